@@ -1,4 +1,4 @@
--- One call's context: what it has read and changed, its clock and its random_values.
+-- One call's context: what it has read and changed, its clock and its random numbers.
 --
 -- A call has four times:
 --
@@ -9,9 +9,9 @@
 
 local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
 
-local OF_QUEUE = {__index = DEFAULTS}  -- settings that a queue does not have by itself
+local OF_QUEUE = {__index = DEFAULTS}  -- settings that a queue has not set
 
--- The settings that a queue has by itself, by name; among them may be some of a later version.
+-- The settings that a queue has set, by name; some may be of a later version.
 function calls.own_settings(queue)
   return queue.settings == '' and {} or cmsgpack.unpack(queue.settings)
 end
@@ -121,7 +121,7 @@ local function count_time(call)
   call.at = call.now - queue.origin
 end
 
--- What a call keeps when it needs it, and what that is until then.
+-- What only some calls keep, and its value until then.
 local OF_CALL = {__index = {
   next_random = 1,                                -- of the test's random values
   classes = false,                                -- calls.classes_of
@@ -191,8 +191,8 @@ function calls.life_of_store()
   return redis.call('INFO', 'server'):match('run_id:(%w+)')
 end
 
--- Of the next keys of the store, some `count`, deletes those of the queue that are doomed by what follows the prefix in
--- their names. Returns the next cursor.
+-- Looks at the store's next keys, some `count`. Deletes those of the queue whose names, without the prefix, are doomed.
+-- Returns the next cursor.
 function calls.unlink_some(call, cursor, count, is_doomed)
   local page, doomed = redis.call('SCAN', cursor, 'MATCH', key(call, '*'), 'COUNT', count), {}
   for _, found in ipairs(page[2]) do

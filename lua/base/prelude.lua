@@ -7,9 +7,9 @@
 -- between calls, differ from node to node and be lost on failover. All that a call learns or changes stands in its
 -- `call` table (base/calls.lua).
 --
--- Callers call the functions of three tables, the verbs. `reads` change nothing, and run on replicas too; `writes` are
--- refused as a whole when the store is full; `drains` run then too, so that what is there goes on. Over each stands
--- what it takes and gives.
+-- The verbs are the functions of three tables. `reads` change nothing, and run on replicas too; `writes` are refused as
+-- a whole when the store is full; `drains` run then too, so that what is there goes on. Over each stands what it takes
+-- and gives.
 --
 -- All take one key, the queue's prefix (KEYS.md). ARGV[1] is the time in ms and ARGV[2] the random values, packed
 -- doubles in [0, 1); both are empty in production (the store's TIME, math.random) and used only where `test` stands.
@@ -33,7 +33,7 @@ local NO_SWEEP, SWEEPING, SWEEP_WANTED = 0, 1, 2  -- queue.sweeping: see limits.
 local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
 local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
 local TASKS_PER_CALL = 500
-local CHANGES_PER_CALL = 64  -- where each may touch a tenant, a batch, a list, a feed and a dedupe key of its own
+local CHANGES_PER_CALL = 64  -- tasks, each of which may touch a tenant, batch, list, feed and dedupe key of its own
 local TOKENS_PER_CALL = 60  -- after which a claim leaves the rest to the next
 local PAGE_BYTES = 1048576  -- of payloads, errors and tracebacks for one reply, its last entry not counted
 local ERROR_BYTES = 2048    -- of an error message, what is kept
@@ -48,7 +48,7 @@ local OUT, AWAKE = 0, -1         -- account.slot: in no structure, on the wake l
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see pick/README.md; 0: it is not eligible
 local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
 local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, retry_base = 0, retry_cap = 0, opened_at = 0, events = 0,
-  dedupe_key = '', batch = '', group = ''}  -- what a task asks for that has no options
+  dedupe_key = '', batch = '', group = ''}  -- what a task without options asks for
 local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
 local KEY_GRACE_MS = 60000       -- keys that end by a TTL end so much later: the functions look at the time in them
 local OPENED, CLOSED, COMPLETE = 0, 1, 2
@@ -67,7 +67,7 @@ local function check_tenant(name)
   if #name > 128 or not name:find('^[%w._@+-]+$') then refuse('bad_request', 'tenant') end
 end
 
--- Checks the id of what is new: 1 to `most` bytes, and no control characters, which part the ids of a bundle.
+-- Checks a new id: 1 to `most` bytes, and no control characters, since one parts the ids of a bundle.
 local function check_id(id, most)
   if #id > most or not id:find('^%C+$') then refuse('bad_request', 'id') end
 end
@@ -78,7 +78,7 @@ local function check_whole(given, field, minimum, maximum)
   return number
 end
 
--- The arguments from `first` on, which are ids: at most so many, each once.
+-- The ids in the arguments from `first` on: at most `most`, each once.
 local function ids_in(args, first, most)
   local ids, seen = {}, {}
   for i = first, #args do
@@ -128,7 +128,7 @@ local function key(call, name)
   return call.prefix .. ':' .. name
 end
 
--- One of many of a kind, whose name ends in a colon.
+-- A key of a kind that has many; `kind` ends in a colon.
 local function named_key(call, kind, name)
   return call.prefix .. ':' .. kind .. name
 end

@@ -8,11 +8,11 @@
 --
 -- The revision is the token of a compare and set. The server that fires has read the schedule, computed when it fires
 -- next, and brings the revision that this follows from. However many servers find a schedule due, and however often a
--- call is repeated, the first one moves `next_at`, and the others bring a revision that is no more. The task's id is
--- made of the schedule's name and the time of the fire.
+-- call is repeated, the first one moves `next_at`, and the others bring an old revision. The task's id is made of the
+-- schedule's name and the time of the fire.
 --
 -- Fires have a rate for each tenant over all queues, which only servers can count. A server passes over tenants that
--- have used up theirs when it asks what is due, so that theirs hide nobody's.
+-- have used up theirs when it asks what is due, so that their fires hide no other tenant's.
 
 local SKIP, ONCE = 0, 1               -- schedule.misfire: what becomes of fires while no server ran
 local LATE_MS = 60000                 -- a fire that is later than this was missed
@@ -165,7 +165,7 @@ local function row_of(call, field)
   return {field, (redis.call('HGET', place_of(call, field)))}
 end
 
--- The schedules that are due, the earliest first: up to `count`, a part of them of each tenant, none of some.
+-- The due schedules, the earliest first: up to `count`, FIRES_PER_TENANT of each tenant, none of those in `passed`.
 local function due_rows(call, count, passed)
   local rows, of_tenant = {}, {}
   for offset = 0, LOOKED - 1, LOOKED_AT_ONCE do

@@ -1,8 +1,8 @@
 -- needs: accounts, batches, calls, draws, leases, records, takes, task_options
 --
 -- For how long the tasks that are next have been ready: what alerts and autoscalers ask. A tenant that is blocked, or
--- at its limit of running tasks, does not count, and one that was counts from then on: no worker could help it. When
--- tasks that are tried again, and those of batches that run few at once, became ready is not known: they do not count.
+-- at its limit of running tasks, does not count, since no worker could help it; its wait counts from when it is let in.
+-- Retries, and tasks of batches with a max_running, do not count: when they became ready is not known.
 
 -- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
 local function some_tags(call, wanted)

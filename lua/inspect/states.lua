@@ -1,4 +1,6 @@
 -- needs: accounts, batches, calls, leases, records, seats, takes, task_options
+--
+-- How queues, tenants and tasks stand now.
 
 -- queue_state(keys, argv): the queue's counts and settings, in O(1).
 --   out   name, value, name, value, ... (numbers as text)

@@ -17,7 +17,6 @@ local HAS_SOMETHING = {'tenants', 'tasks', 'limits', 'opening_hours', 'webhooks'
 local LAST = {queue = true, deleting = true, test = true}  -- what stays until all else has gone
 local HISTORY = {'history:10', 'history:60', 'history:900', 'history_last'}
 
--- Deletes the keys with these names.
 local function unlink(call, names)
   local doomed = {}
   for i, name in ipairs(names) do doomed[i] = key(call, name) end

@@ -13,6 +13,7 @@
 --
 -- Meanwhile the queue is blocked (BLOCKED_REPAIR): claims give nothing, whatever else changes it is refused, and the
 -- time is nobody's service (`length_of_jump` in base/calls.lua).
+
 local LOWEST = -2 ^ 52  -- the level meanwhile: tenants get slots with the virtual time that they have
 
 -- Blocks the queue, and sets all that it counts to zero.

@@ -32,7 +32,7 @@ local function drop(call, cursor)
   return next_cursor ~= '0' and next_cursor or nil
 end
 
--- An account whose tenant's name is not known any more is found by it again.
+-- Names each account in `tenants` again, if its name is lost there.
 local function name_accounts(call, cursor)
   local flat, next_cursor = page_of(call, 'accounts', cursor)
   for i = 1, #flat, 2 do
@@ -146,7 +146,7 @@ local function add_templates(call, cursor)
   return next_cursor
 end
 
--- Batches whose last task had ended without them are complete.
+-- Completes the batches that have no task left.
 local function finish_batches(call, cursor)
   local _, next_cursor, ids = page_of(call, 'batches', cursor)
   for _, id in ipairs(ids) do batches.find(call, id) end

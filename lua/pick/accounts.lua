@@ -3,8 +3,8 @@
 -- A tenant has a number, and stands under it, as four bytes (its *tag*), wherever the fair pick looks: the hash
 -- `accounts` has what every dispatch asks and changes, `tenants` finds the tag by the name, and has with it the details
 -- that few tenants have (is_odd) or few calls ask. An account is read for each tenant that a draw looks at, so it has
--- 16 fields, no more: as many as a small table of Lua holds. What only grows stands in its *books*, which stay packed
--- until a call opens them.
+-- 16 fields, no more: as many as a small table of Lua holds. What the pick does not read stands in its *books*, which
+-- stay packed until a call opens them.
 --
 -- The account is the tenant's virtual time, service / weight, in a form that needs no change while time passes:
 --
@@ -19,13 +19,13 @@ accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 local HEAD = ACCOUNT.format:match('^[^c]*')    -- up to the length of the name
 local LATER = DETAILS.format:match('^<c4..')   -- of details: tag, pending, delayed
 
--- Taken off the virtual time of who comes first: more than any two differ by. A double of that size is still exact to
--- hundredths of a ms.
+-- Taken off the virtual time of a tenant that comes before all others: more than any two differ by. A double of that
+-- size is still exact to hundredths of a ms.
 local SOONER = 2 ^ 36
 local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- the store takes at most: a thing, copies of its name, an event
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
--- The details of a tenant, if they have been read or may matter: else nothing about it matters but its account.
+-- The details of a tenant if they have been read, or matter to the pick; else nil or false: the account says all.
 function accounts.odd_details(call, account)
   return account.details or account.is_odd == 1 and accounts.details_of(call, account)
 end
@@ -120,7 +120,7 @@ local function is_renewed(call, packed)
 end
 
 -- Reads the tenants of these tags that this call has not met yet, in one command. They stay packed until they are asked
--- for (false: there is none), but those that were written before the unit of service changed.
+-- for (false: there is none), except those that were written before the unit of service changed.
 function accounts.read(call, tags)
   local known, missing, n = call.packed, {}, 0
   for i = 1, #tags do
@@ -162,8 +162,8 @@ local function new_account(call, name)
   return account
 end
 
--- The account of a tenant of that name; an unknown one is kept only if the call touches it. `packed`: its
--- details, if they have been read. They stay so until they are asked for (false: there is no such tenant).
+-- The account of a tenant of that name; a new one is kept only if the call touches it. `packed`: its details, if they
+-- have been read (false: there is no such tenant). They stay packed until they are asked for.
 function accounts.named(call, name, packed)
   local named = call.named
   local account = named[name]

@@ -3,8 +3,8 @@
 -- What a tenant's account is charged: for dispatches or, with `share = time`, for leases.
 
 local NO_LOAN, GIFT = accounts.NO_LOAN, accounts.GIFT
--- An account with its books, and what the end of a lease changes of it: what is between, from KEPT_AT on, is one text;
--- behind that are BOOKED_SIZE bytes, and what later versions keep.
+-- WITH_BOOKS: an account and its books. CHANGED: the same as the end of a lease writes it. There what stays as it is,
+-- from KEPT_AT on, is one text. It ends BOOKED_SIZE bytes, and what later versions keep, before `behind`.
 local WITH_BOOKS, CHANGED, KEPT_AT, BOOKED_SIZE = ACCOUNT.format .. BOOKS.format:sub(2), '<IdddIc0dddIdBc0', 33, 38
 
 -- Charges a dispatch, with `share = count`. Returns how far it moved the clock: 0 with `share = time`, or if the tenant
@@ -63,9 +63,9 @@ local function put(call, account, base, starts, estimate, delivered, done, bytes
   if account.loan ~= NO_LOAN then reserve.end_loan(call, account) end
 end
 
--- Books the end of a lease to the tenant of a tag: the time that it took, up to `until_at` (nil: now), for good;
--- whether its task is done; bytes gone. No task takes less than a millisecond, or free ones would be served for ever.
--- Estimates learn from leases that were worked to an end. A packed account stays so, but with a loan.
+-- Books the end of a lease to the tenant of a tag. It took the time up to `until_at` (nil: now), and no less than a
+-- millisecond, or free tasks would be served for ever. Estimates learn from it if it was worked to an end
+-- (`is_worked`). The tenant keeps `bytes_gone` less. A packed account stays packed, unless it has a loan.
 function charges.lease(call, tag, began_at, until_at, is_worked, is_done, bytes_gone)
   local queue, account = call.queue, call.accounts[tag]
   local packed = account and accounts.pack(call, account) or call.packed[tag]

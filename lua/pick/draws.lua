@@ -1,13 +1,13 @@
 -- needs: accounts, calls, limits
 --
--- Choosing among the tenants that have slots: rules 2 and 4 of pick/README.md. A round looks at all whom it may need at
--- once, as they are packed, and knows them by their tags. Slots stay as they are meanwhile.
+-- Choosing among the tenants that have slots: rules 2 and 4 of pick/README.md. A round looks at once at all tenants
+-- that it may need. It knows them by their tags, and compares them packed. No slot changes meanwhile.
 
 local FEW = 16       -- up to so many tenants, a round looks at all of them
 local LOOKS = 2      -- otherwise, tenants that it looks at for each pick
 local FIRST = 4      -- the least that it looks at
-local REDRAWS = 4    -- more of them for each pick, while too few are due
-local BLOCKS, WIDEST = 8, 64  -- blocks in which they are looked at, or more; slots of a block, at most
+local REDRAWS = 4    -- tenants that it looks at besides for each pick, while too few are due
+local BLOCKS, WIDEST = 8, 64  -- of a throw: blocks, at least; slots of a block, at most
 local CURSOR = 4     -- picks for which the cursor looks at one tenant
 local PAGE = 1024    -- a class of so many slots is read as a whole
 local PACE = ACCOUNT.format:match('^<.....')  -- what tenants are compared by: weight, base, starts, estimate, leased
@@ -63,8 +63,8 @@ function draws.tags_from(line, place, count, tags)
   return tags
 end
 
--- Throws blocks at the line: adds the tags of some `count` tenants, of each class as many as its part of the line is
--- long. Each slot of a class is as likely as the others.
+-- Throws blocks at the line: adds the tags of some `count` tenants, of each class its part by the length of its span.
+-- All slots of a class are equally likely.
 local function throw(call, line, count, tags)
   local width, random = 1, calls.random
   while 2 * width * BLOCKS <= count and width < WIDEST do width = 2 * width end
@@ -84,8 +84,8 @@ local function throw(call, line, count, tags)
   end
 end
 
--- True if a tenant that has a slot cannot be served any more: it loses the slot when the round is over. One that the
--- call has not touched can be, unless limits that all have are lower now.
+-- True if a tenant that has a slot cannot be served any more: it loses the slot when the round is over. Only the call
+-- itself, or a common limit that was lowered, can bring that about.
 local function is_out(call, account)
   if call.queue.limited == 0 and not call.touched[account.tag] then return false end
   if not call.passed_over[account] and limits.is_eligible(call, account) then return false end
@@ -93,10 +93,10 @@ local function is_out(call, account)
   return true
 end
 
--- Looks at tenants: each that can be served is a candidate, once.
+-- Looks at tenants: each that can be served is a candidate, once. Returns how many of them are due.
 local function look_at(call, round, tags)
   local seen, times, of_time = round.seen, round.times, round.of_time
-  local due, n, compare, latest = 0, #times, round.compare, round.latest
+  local due, n, compare, due_until = 0, #times, round.compare, round.due_until
   local is_limited, known, opened, unpack_some = call.queue.limited == 1, call.packed, call.accounts, struct.unpack
   accounts.read(call, tags)
   for i = 1, #tags do
@@ -113,20 +113,20 @@ local function look_at(call, round, tags)
       if time then
         n = n + 1
         times[n], seen[tag], of_time[time] = time, of_time[time] or true, tag
-        if time <= latest + step / 2 then due = due + 1 end
+        if time <= due_until + step / 2 then due = due + 1 end
       end
     end
   end
   return due
 end
 
--- Looks at as many tenants as the round may need. What is expected of running leases puts all ahead of the clock, on
--- average by `ahead` for each of these leases.
+-- Looks at as many tenants as the round may need. Running leases count as what is expected of them, which puts tenants
+-- ahead of the clock: on average by `ahead` for each of these leases.
 local function look(call, round)
   local queue, line, wanted, tags = call.queue, round.line, round.wanted, {}
   local is_shared_by_time = queue.share == SHARE_TIME and queue.weight_sum > 0
   local ahead = is_shared_by_time and call.mean / 2 / queue.weight_sum or 0
-  round.latest = queue.level + queue.running * ahead
+  round.due_until = queue.level + queue.running * ahead
   if line.tenants <= math.max(FEW, LOOKS * wanted) then
     local first = line.tenants > 1 and math.floor(calls.random(call) * line.tenants) or 0
     look_at(call, round, draws.tags_from(line, first, line.tenants, tags))
@@ -149,20 +149,20 @@ end
 
 -- A round of up to `wanted` choices among the tenants that have slots now. It has two lists, in order of virtual times.
 -- `times`, from `next` on: tenants that it has looked at and not served. `of_time` has a tag for each time, `seen` the
--- next tag of the same time, or true. `back`, from `next_back` on: tenants that it has served and that have more tasks.
--- No tenant is chosen at a time after `latest_pick`.
+-- next tag of the same time, or true. `back`, from `next_back` on: tenants that it has served and that have more tasks;
+-- `is_back`: the one taken last is of these. No tenant comes back at `latest_pick` or later.
 function draws.begin(call, wanted)
   local queue = call.queue
   local has_slots = queue.share == SHARE_TIME and queue.weight_sum > 0 and queue.slots > 0
   local slots_per_weight = has_slots and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
   return {line = draws.read_line(call), wanted = wanted, compare = accounts.comparison(call, slots_per_weight),
-    latest = false, latest_pick = math.huge, seen = {}, times = {}, of_time = {}, next = 1,
+    due_until = false, latest_pick = math.huge, seen = {}, times = {}, of_time = {}, next = 1,
     back = {}, back_times = {}, next_back = 1, is_back = false}
 end
 
--- The tag of the tenant with a slot that is to be served next, which leaves the round; nil if the round knows of none.
+-- Takes the tenant that is to be served next out of the round. Returns its tag; nil if the round knows of none.
 function draws.take(call, round)
-  if not round.latest and round.line.tenants > 0 then look(call, round) end
+  if not round.due_until and round.line.tenants > 0 then look(call, round) end
   local next_one, next_back = round.next, round.next_back
   local time, back_time = round.times[next_one], round.back_times[next_back]
   round.is_back = back_time and (not time or back_time < time)
@@ -178,7 +178,7 @@ function draws.take(call, round)
   return tag
 end
 
--- The tenant that was taken last is not served now.
+-- Puts back the tenant that was taken last: it is not served now.
 function draws.untake(round, tag)
   if round.is_back then
     round.next_back = round.next_back - 1
@@ -188,8 +188,8 @@ function draws.untake(round, tag)
   end
 end
 
--- A tenant of this pace has been served, and has a slot, and more: it may be chosen again, behind those of the same
--- virtual time.
+-- A tenant has been served; it has a slot, and more tasks. It may be chosen again, behind those that have come back at
+-- the same virtual time.
 function draws.give_back(round, tag, weight, base, starts, estimate, leased)
   local time = round.compare(weight, base, starts, estimate, leased)
   if time >= round.latest_pick then return end

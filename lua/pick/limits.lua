@@ -8,9 +8,8 @@
 --
 -- Rate. One number is the whole token bucket (GCRA, ITU-T I.371): `theoretical_arrival`, the time at which it will be
 -- full again. A dispatch moves that on by the rate's interval, and is allowed while it is less than `burst` intervals
--- ahead of now. A tenant that has used its tokens is blocked, and parked until it has some: one, or as
--- many as come in REFILL_MS, so that a fast one does not come and go with every task. A pick that is taken back gives
--- its token back.
+-- ahead of now. A tenant that has used its tokens is blocked, and parked until it has some: one, or as many as come in
+-- REFILL_MS, so that a fast one does not come and go with every task. A pick that is taken back gives its token back.
 --
 -- Guarantee. A tenant with fewer leased tasks than it is guaranteed is served as if it had just woken (rule 3 of
 -- pick/README.md), but that one who is behind goes before it one time in eight only, until it has them. Its account
@@ -142,9 +141,9 @@ function limits.meter(call, account)
   limits.block(details, BLOCKED_RATE, next_at > call.now)
 end
 
--- Goes on with a sweep, or begins it: of `count` of all tenants lets in those that a limit for all kept out, counts
--- the tokens of rate-limited tenants, notes tenants without running tasks (pick/reserve.lua), and watches each tenant's
--- first delayed task.
+-- Goes on with a sweep, or begins it: looks at the next tenants, some `count`. Lets in those that a limit for all kept
+-- out, counts the tokens of rate-limited ones, notes those without running tasks (pick/reserve.lua), and watches the
+-- first delayed task of each.
 function limits.sweep(call, count)
   local queue, at, tags = call.queue, key(call, 'sweep'), {}
   if queue.sweeping == NO_SWEEP then return end

@@ -102,8 +102,8 @@ function reserve.end_loan(call, account)
   account.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1
 end
 
--- The fair pick has come to a tenant that has a loan: from now on its lease is an ordinary one. Gifts stay
--- so. Returns whether it is to have another lease nevertheless, since it is guaranteed more.
+-- The fair pick has come to a tenant that has a loan: from now on its lease is an ordinary one. Time that was a gift
+-- stays one. Returns whether the tenant is to have another lease all the same, since it is guaranteed more.
 function reserve.repay(call, account)
   local queue, vtime, running = call.queue, accounts.vtime_of(call, account), accounts.running_of(account)
   reserve.end_loan(call, account)

@@ -13,8 +13,8 @@ local function put_in_slot(call, class, slot, tag)
   call.moved_tags[class][slot] = tag
 end
 
--- The class for a tenant by its part of the dispatches, to be: its weight / what its tasks take, those that run now
--- included. It stays in the one where it is (-math.huge: in none) until that part has left it.
+-- The class for a tenant by its rate: weight / what its tasks take, those that run now included. That is `class`, the
+-- one where it is (-math.huge: it is in none), until its rate has left that (rule 4 of pick/README.md).
 function seats.class_for(call, class, weight, starts, estimate, leased)
   local rate = weight
   if call.queue.share == SHARE_TIME then
@@ -135,7 +135,7 @@ local function seat(call, account)
   end
 end
 
--- Seats all touched tenants, so that blocks can be thrown (again).
+-- Seats all touched tenants, but those that are known to stay where they are.
 function seats.seat_all(call)
   local touched, stays = call.touched, call.stays
   for i = 1, math.huge do  -- seating one tenant may touch another

@@ -1,4 +1,4 @@
--- What the store's user may not do of that which the library does: asked at start, so that no call fails half way.
+-- What the store's user may not run, asked at start, so that no call fails half way.
 
 -- permissions(keys, argv): the commands of the library that the store's user may not run on the queue's keys.
 --   out   their names

@@ -2,7 +2,7 @@
 --
 -- New tasks: what they ask for, which of them are taken, and how they are stored.
 
-local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
+local RETRY_MS = {1000, 60000}  -- after which a refused caller is told to try again: at least, at most
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl',
   'retry_base', 'retry_cap'}
 
@@ -51,7 +51,7 @@ function arrivals.read_options(call, packed, due_at)
   return options
 end
 
--- A task can be added to an open batch of its own tenant.
+-- Refuses a task whose batch is not an open one of its tenant; notes which batch of that name it is.
 local function check_batch(call, tenant, asked)
   local batch = batches.find(call, asked.batch)
   if not batch or batch.tenant ~= tenant then refuse('not_found', 'batch') end
@@ -60,7 +60,7 @@ local function check_batch(call, tenant, asked)
 end
 
 -- Tasks of one call that will be stored; nothing is written before all are known. `replaced`: those that will be
--- cancelled for them, and the room that these leave.
+-- cancelled for them; `freed_bytes` and `freed_delayed`: the room that these leave.
 function arrivals.new(tenant)
   return {tenant = tenant, records = {}, payloads = false, ready = {}, delayed = false, expiring = false,
     tasks_with_options = false, replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = false, bytes = 0}

@@ -67,7 +67,7 @@ function leases.run_of(call, id)
   return packed and RUN.unpack(packed) or nil
 end
 
--- Of a run as `read_runs` has read it: its LEASE, nil if there is none.
+-- The LEASE of such a run; nil if there is none.
 function leases.lease_of(call, id)
   local packed = call.runs[id]
   return packed and LEASE.unpack(packed) or nil
@@ -189,7 +189,7 @@ function leases.write(call)
   if call.marks then records.write_marks(call) end
 end
 
--- Writes a new bundle: n tasks in order, as fields and values of `runs`.
+-- Writes a new bundle of these ids, in order; `runs`: ids and packed runs alternately.
 function leases.write_new(call, lease, claim_name, ids, runs)
   local field = leases.field(lease)
   call.queue.last_lease = lease

@@ -4,11 +4,11 @@
 --
 -- The record never changes while the task lives, but for its window; a payload of more than LARGE_BYTES stands in
 -- `payloads`, so that a call that reads many records reads few bytes. When the task is done or cancelled a *mark* takes
--- the record's place, so that an enqueue that is repeated, and a settlement that is, can be answered. Marks are named
--- in a list for each minute, and go when that is over for a minute at least; an hour later those of ids that begin with
--- `from-`, which SDKs give to what a handler enqueues: each attempt makes them anew, and some come late. The id of a
--- copy, `<id>+<webhook>-<when its task was enqueued>`, is remembered while its task is stored: each attempt of it, and
--- each of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
+-- the record's place, so that a repeated enqueue or settlement can be answered. Marks are named in a list for each
+-- minute, and go when that is over for a minute at least; an hour later those of ids that begin with `from-`, which
+-- SDKs give to what a handler enqueues: each attempt makes them anew, and some come late. The id of a copy,
+-- `<id>+<webhook>-<when its task was enqueued>`, is remembered while its task is stored: each attempt of it, and each
+-- of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
 
 local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: it is a task's record, or a mark and how the task ended
 local FIXED = HEADER.format:match('^<.......')  -- up to expires_at
@@ -73,14 +73,12 @@ function records.whole(call, id, record)
   return record:sub(1, position - 1) .. (redis.call('HGET', key(call, 'payloads'), id) or '')
 end
 
--- Changes the window in a task's record.
 function records.change_window(call, id, record, start_at, expires_at)
   local header, position = HEADER.unpack(record)
   header.start_at, header.expires_at = start_at, expires_at
   redis.call('HSET', key(call, 'tasks'), id, HEADER.pack(header) .. record:sub(position))
 end
 
--- Deletes a task's record.
 function records.drop(call, id, header)
   redis.call('HDEL', key(call, 'tasks'), id)
   if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end

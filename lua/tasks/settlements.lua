@@ -3,19 +3,19 @@
 -- What becomes of a lease, by the action that settles it (verbs/settle.lua). The fence is (id, lease): no number is
 -- given twice, so a late owner can never touch the lease that came after its own.
 --
---   action   the lease ends, and the task is                                       the attempt
---   ack      done: forgotten, its id remembered, its result kept if asked for       counts
---   nack     delayed by detail (ms; empty: backoff with full jitter), or dead       counts
---   reject   dead at once, `rejected`                                               counts
---   release  delayed by detail (ms; empty: back at the head of its tenant's list)   does not: max_attempts moves up
+--   action   the lease ends, and the task is                                              the attempt
+--   ack      done: forgotten, its id remembered, its result kept if asked for              counts
+--   nack     delayed by delay_ms (empty: backoff with full jitter), or dead                counts
+--   reject   dead at once, `rejected`                                                      counts
+--   release  delayed by delay_ms (empty: back at the head of its tenant's list)            does not: the last moves up
 --   reap     back at the head, after later attempts delayed; `lease_lost` after the last   counts
---   extend   (the lease goes on)                                                    -
---   take     as extend, by another connection than before                           -
+--   extend   (the lease goes on)                                                           -
+--   take     as extend, by another connection than before                                  -
 --
 -- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease
 -- makes it cancelled: forgotten, its id remembered so.
 
--- Ends a call that may have ended tasks.
+-- Closes a call that may have ended tasks.
 function settlements.close(call)
   batch_ends.finish(call)
   leases.write(call)
@@ -70,7 +70,7 @@ end
 
 local LEASED, STOPPING = leases.LEASED, leases.STOPPING
 local WORKED = {ack = true, nack = true, reject = true}  -- the handler came to an end
-local ACTIONS = {}  -- what becomes of a task of a tenant whose lease has just ended, if it does not end with it
+local ACTIONS = {}  -- what becomes of a task that was not done, nor cancelled, when its lease ended
 
 function ACTIONS.nack(call, account, id, delay, message, traceback, reason)
   local run = end_run(call, id, leases.SETTLED)

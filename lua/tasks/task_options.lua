@@ -118,7 +118,7 @@ function task_options.trim_ends(call, limit)
   redis.call('ZREM', key(call, 'ends'), unpack(members))
 end
 
--- For a task that is forgotten.
+-- Forgets what a task asked for, with the task.
 function task_options.drop(call, name, id)
   if task_options.of(call, id) == PLAIN then return end
   task_options.free_key(call, name, id)

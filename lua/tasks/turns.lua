@@ -33,13 +33,12 @@ function turns.group_key(call, account, priority, group)
   return key(call, 'group:' .. account.name .. ':' .. priority .. ':' .. group)
 end
 
--- The key of the turns of a tenant's groups.
 function turns.key(call, account, priority)
   return key(call, 'turns:' .. account.name .. ':' .. priority)
 end
 
--- Gives groups a turn that have none: {group, order} each. Those that go to the head (order < 0) get a sooner
--- one if they have one.
+-- Gives a turn to groups that have none: {group, order} each. Those that go to the head (order < 0) get a sooner one
+-- even if they have one.
 local function join(call, account, priority, groups)
   local at, joining = turns.key(call, account, priority), {}
   local clock = redis.call('ZSCORE', at, CLOCK)
@@ -110,7 +109,7 @@ local function line_of(call, account, priority)
   return lines[at] or nil
 end
 
--- True if one turn and member come before others.
+-- True if one turn and member come before the other.
 local function is_sooner(turn, member, other_turn, other)
   return turn < other_turn or turn == other_turn and precedes(member, other)
 end
@@ -126,8 +125,9 @@ local function stand_in_line(line, member, turn)
   table.insert(members, low, member)
 end
 
--- The first `wanted` ids of a group, or of the loose tasks that the call has not taken; fewer, if there are no more.
-local function ids_of(call, line, member, wanted)
+-- The source of a group's tasks, or of the loose ones that the call has not taken, with its first `wanted` ids; with
+-- fewer, if there are no more.
+local function source_of(call, line, member, wanted)
   local source, account = line.sources[member], line.account
   if not source then
     local at = turns.group_key(call, account, line.priority, member:sub(2))
@@ -151,10 +151,10 @@ local function ids_of(call, line, member, wanted)
   return source
 end
 
--- Gives the loose tasks a turn, as one who has just come; or takes it from them, if there are none any more.
+-- Gives the loose tasks a turn, as to a group that has just come; takes it from them if there are none left.
 local function see_loose(call, line)
   local turn = line.turn[LOOSE] or redis.call('ZSCORE', line.at, LOOSE)
-  local source = ids_of(call, line, LOOSE, 1)
+  local source = source_of(call, line, LOOSE, 1)
   local has_loose = #source.ids > source.taken
   if has_loose and not line.turn[LOOSE] then
     line.changed[LOOSE] = not turn
@@ -173,7 +173,7 @@ local function read_line(call, line, wanted)
     line.seen, line.seen_to, line.last = line.seen + 1, turn, member
     if member ~= LOOSE then
       stand_in_line(line, member, turn)
-      for _, id in ipairs(ids_of(call, line, member, math.ceil(wanted / count) + 1).ids) do ids[#ids + 1] = id end
+      for _, id in ipairs(source_of(call, line, member, math.ceil(wanted / count) + 1).ids) do ids[#ids + 1] = id end
     end
   end
   line.is_read = count <= wanted
@@ -193,7 +193,7 @@ end
 -- Takes the next task of the first in line, whose turn moves on; nil if it has none. Without more it leaves the line.
 local function take_next(call, line, member)
   local taken = line.sources[member].taken
-  local source = ids_of(call, line, member, taken + 2)
+  local source = source_of(call, line, member, taken + 2)
   local id = source.ids[taken + 1]
   table.remove(line.members, 1)
   line.changed[member] = true

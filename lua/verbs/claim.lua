@@ -4,14 +4,14 @@
 --
 -- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the line stays true), take their tasks,
 -- seat the tenants that were emptied. All of that only reads; then comes one block of writes (`write_claim`), so that
--- any error leaves the queue unchanged. A second round is needed when the first served all there was
--- outside the wake list (a tenant that is served from there takes a slot only afterwards), or picks found no task, or
--- none of those that it looked at has more.
+-- any error leaves the queue unchanged. A second round is needed when the first served all there was outside the wake
+-- list (a tenant that is served from there takes a slot only afterwards), when picks found no task, or when none of the
+-- tenants that it looked at has more.
 --
 -- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT had
 -- its turn: the claim passes it over while others can be served, and its virtual time is a task ahead of the level at
--- least (`picks.pass_over`). It is charged no more, so a tenant whose tasks expire as it has too many keeps its share;
--- nor less, or it would have every pick of every claim.
+-- least (`picks.pass_over`). It is charged no more: a tenant that has so many tasks that they expire keeps its share.
+-- It is charged no less, or it would get every pick of every claim.
 
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
@@ -63,8 +63,8 @@ local function leave(call, round, i, claim, id, last_run)
   claim.returned[#claim.returned + 1] = {account = accounts.at(call, round.tenants[i]), id = id}
 end
 
--- Deals with an entry that was picked: leases its task, if there is one whose window is open; `last_run` is of its last
--- attempt. An entry that is of no task, or of one that is leased already, goes: a call failed half way.
+-- Deals with a picked entry: leases its task, if the window is open. An entry without a task, or with a leased one,
+-- goes: a call failed half way. `last_run`: of the task's last attempt.
 local function lease_entry(call, round, i, claim, record, last_run)
   local id, attempt, uncounted, message, more = round.ids[i], 1, 0, '', ''
   local features, max_attempts, expires_at, bytes = records.read_for_claim(record, id)
@@ -130,7 +130,7 @@ local function write_claim(call, claim)
   for _, id in ipairs(claim.asking) do batches.count_running(call, id, 1) end
 end
 
--- What a claim under this name took before, if its answer was lost: its leases, renewed.
+-- Gives again what an earlier claim under this name took, its leases renewed. Returns whether there are any.
 local function recall(call, name, claim)
   local field = redis.call('HGET', key(call, 'claims'), name)
   local bundle = field and leases.bundle(call, tonumber(field))

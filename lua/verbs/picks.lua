@@ -2,15 +2,15 @@
 --
 -- Picks: which tenants a claim serves, in rounds, and which tasks of theirs it takes. Nothing is written here.
 
--- Of an account: its numbers and its name; those that a dispatch writes, before what stays: one text from KEPT_AT on.
+-- NAMED: an account's numbers and name. SERVED: the numbers up to `ready`, and all else, from KEPT_AT on, as one text.
 local NAMED, SERVED, KEPT_AT = ACCOUNT.format:match('^[^c]*c0'), '<IdddIBIc0', 38
 
 local function move_tags(from, to, count)
   while count > #to and #from > 0 do to[#to + 1] = table.remove(from, 1) end
 end
 
--- The tags at the head of the wake list as earlier rounds have left it: those that they did not serve, the list's own,
--- those whose turn is to come again.
+-- The first tags of the wake list as earlier rounds have left it: those that they did not serve, then those not yet
+-- read, then those whose turn comes again.
 local function take_tags(call, wanted)
   local wake, tags = call.wake, {}
   move_tags(wake.unserved, tags, wanted)
@@ -23,9 +23,9 @@ local function take_tags(call, wanted)
   return tags
 end
 
--- The tenants at the head of the wake list; those that have left it (rule 3 of pick/README.md) are dropped. Also tells
--- whether the list had any entry.
-local function next_woken(call, wanted)
+-- The tenants at the head of the wake list; entries that hold no more (rule 3 of pick/README.md) are dropped. Also
+-- tells whether any entry was used or dropped: those of tenants that are passed over stay.
+local function read_woken(call, wanted)
   local tags, woken, passed = take_tags(call, wanted), {}, 0
   if #tags == 0 then return woken, false end
   accounts.read(call, tags)
@@ -44,7 +44,7 @@ local function next_woken(call, wanted)
   return woken, #tags > passed
 end
 
--- Those that were not served keep their place; those whose turn is to come again go behind all others.
+-- Tenants that were not served keep their place in the wake list; those whose turn comes again go behind all others.
 local function keep_woken(call, round)
   local wake, next_woken, popped = call.wake, round.next_woken, round.popped
   for i = popped, next_woken, -1 do table.insert(wake.unserved, 1, round.woken[i].tag) end
@@ -69,9 +69,9 @@ local function drawn_wins(call, woken, drawn)
   return calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)
 end
 
--- The tag of the next tenant to serve, or nil, and whether it is drawn: the first of the wake list, unless the drawn
--- one wins. When only kept slots are left (pick/reserve.lua), a tenant that has nothing running takes the place of the
--- drawn one.
+-- The next tenant to serve: the first of the wake list, unless the drawn one wins. When only kept slots are left
+-- (pick/reserve.lua), a tenant that has nothing running stands in for the drawn one. Returns its tag, nil if there is
+-- none, and whether it is drawn.
 local function pick(call, round)
   local woken, is_full, best = round.woken[round.next_woken], call.queue.reserve > 0 and reserve.is_full(call), nil
   if is_full then best = reserve.first_idle(call, round) else best = draws.take(call, round) end
@@ -98,7 +98,7 @@ local function dispatch(call, round, account)
   end
 end
 
--- No tenant that has a slot begins below the virtual time of one that is served.
+-- The level is never below the virtual time of a served tenant that has a slot.
 local function raise_level(queue, vtime)
   if vtime > queue.level then queue.level = vtime end
 end
@@ -119,9 +119,9 @@ local function serve(call, round, account, is_drawn)
   return moved
 end
 
--- Serves a drawn tenant whose account is packed and stays so: it has more tasks, and nothing but its place bounds it.
--- (`drawn_wins` has opened who tosses with a tenant that has woken.) If the round knows no other, it is served up to
--- `wanted` times at once. Returns how often; 0, and changes nothing, if it must be opened.
+-- Serves a drawn tenant whose account stays packed: it has a slot and more than one task, it competes, and its details
+-- do not matter. (No tenant has woken, or `drawn_wins` would have opened it.) If the round knows no other, it is served
+-- up to `wanted` times at once. Returns how often; 0, and changes nothing, if it must be opened.
 local function serve_packed(call, round, tag, wanted)
   local packed, queue, touched, at = call.packed[tag], call.queue, call.touched, call.at
   local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =
@@ -143,11 +143,11 @@ local function serve_packed(call, round, tag, wanted)
   return count
 end
 
--- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of the tenant of the tag
--- tenants[i], and its charge moved the clock by moves[i]; names[tag] is of one that is packed. `only_reserve_left`:
+-- Makes up to `wanted` picks. Returns them in order, as columns: pick i is of the tenant with the tag tenants[i], and
+-- its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed. `only_reserve_left`:
 -- nothing was picked, since the free slots are kept for tenants that have nothing running.
 function picks.round(call, wanted)
-  local queue, opened, woken, has_popped = call.queue, call.accounts, next_woken(call, wanted)
+  local queue, opened, woken, has_popped = call.queue, call.accounts, read_woken(call, wanted)
   local round = draws.begin(call, wanted)
   local tenants, moves, count, has_reserve = {}, {}, 0, queue.reserve > 0
   local is_plain = queue.share == SHARE_TIME and queue.limited + queue.reserve + queue.loans == 0
@@ -181,7 +181,7 @@ function picks.unpick(call, round, i, ready_again)
   seats.recount(call, account)
 end
 
--- The pick of a tenant is for its next task: the one that it was for is ready no more.
+-- The pick of a tenant goes to its next task: the one that it was for is ready no more.
 function picks.skip(call, account)
   account.ready, call.queue.ready = account.ready - 1, call.queue.ready - 1
   if account.ready == 0 then seats.recount(call, account) end
@@ -194,7 +194,7 @@ function picks.pass_over(call, account)
   call.passed_over[account] = true
 end
 
--- Gives the picks their tasks' ids; a pick that finds none, which a call that failed half way has left, is taken back.
+-- Gives the picks their tasks' ids. A pick that finds none is taken back: a call failed half way.
 function picks.take(call, round)
   local tenants, names, moves, opened = round.tenants, round.names, round.moves, call.accounts
   local wanted, ids_of, ids, n = {}, {}, {}, 0

@@ -11,8 +11,8 @@ local LIGHT_PER_TICK = 125  -- of what the light jobs trim, finish or let in
 local ENDS_PER_TICK = 80    -- tasks that a call buries, reaps or deletes
 local IDS_PER_TICK = 2000   -- of bundles, among which leases that have run out are looked for
 local MARKS, SEATS = 4, 1   -- as much work as a task: marks that are forgotten, accounts that are swept over
-local LEAST_SEATS = 16    -- a page of fewer accounts is not worth its scan
-local TURN_MS = 50         -- for which a server's turn to promote lasts after its tick
+local LEAST_SEATS = 16      -- a page of fewer accounts is not worth its scan
+local TURN_MS = 50          -- for which a server's turn to promote lasts after its tick
 local OF_SERVERS = {fires = true, opening_changes = true}  -- jobs that a tick leaves to servers
 
 -- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, of many the first
@@ -210,8 +210,8 @@ local function count_due(call, name)
   return redis.call('ZCOUNT', key(call, name), '-inf', call.now)
 end
 
--- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, what is
--- remembered of ended tasks and kept for long enough; cancel what is left of cancelled batches; let in tenants
+-- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, marks,
+-- results and dedupe keys that were kept for long enough; cancel what is left of cancelled batches; let in tenants
 -- that have tokens again.
 --   argv  3 limit: tasks (1..500), which those jobs share that have something to do  4 the server's own time in ms (may
 --         be empty or left out): nothing expires, and nothing is trimmed, by a clock that is more than a minute ahead

@@ -197,7 +197,7 @@ MUTANTS = [
         "return calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)",
         "return true",
     ),
-    Mutant("the due are counted by another time", "if time <= latest + step / 2 then", "if time <= latest then"),
+    Mutant("the due are counted by another time", "if time <= due_until + step / 2 then", "if time <= due_until then"),
     Mutant("draws go on for longer", "REDRAWS * wanted + FIRST", "2 * REDRAWS * wanted + FIRST"),
     Mutant("blocks are of one slot", "and width < WIDEST do", "and false do"),
     Mutant("a tenant is is_on_wake_list twice", "  if account.is_on_wake_list == 1 then return end\n", ""),
