@@ -8,9 +8,17 @@ from typing import TypeVar
 
 import trio
 
+from fairq.errors import FairqError
 from fairq.scopes import background
 
 T = TypeVar("T")
+
+
+def _comes_of_stopping(error: BaseException) -> bool:
+    """True if all that failed are calls: one part may miss another that ended before it."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_comes_of_stopping, error.exceptions))
+    return isinstance(error, FairqError)
 
 
 def run_stoppable(main: Callable[[], Awaitable[T]]) -> T:
@@ -32,8 +40,8 @@ def run_stoppable(main: Callable[[], Awaitable[T]]) -> T:
                 try:
                     with scope:
                         return await main()
-                except Exception:  # one part may miss another that ended before it
-                    if not numbers:
+                except Exception as error:
+                    if not numbers or not _comes_of_stopping(error):
                         raise
         raise SystemExit(128 + numbers[0])
 

@@ -36,6 +36,9 @@ class Shared(Generic[T]):
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """Return what is made now, or was less than `kept_s` ago. Raises what making raises."""
+        since = trio.current_time() - self.kept_s
+        for old in [old for old, each in self._kept.items() if each.at < since and not each.lock.locked()]:
+            del self._kept[old]
         kept = self._kept.setdefault(key, _Kept())
         self._kept.move_to_end(key)
         if len(self._kept) > MAX_KEPT:

@@ -110,6 +110,19 @@ async def test_a_hundred_tabs_render_once(autojump_clock: trio.testing.MockClock
     assert asked <= 6
 
 
+async def test_what_is_too_old_to_be_told_is_not_kept(autojump_clock: trio.testing.MockClock) -> None:
+    renderings = Shared[str](KEPT_S)
+
+    async def render() -> str:
+        return "page"
+
+    for n in range(9):
+        await renderings.get(n, render)
+    await trio.sleep(KEPT_S + 1)
+    await renderings.get("another", render)
+    assert list(renderings._kept) == ["another"]
+
+
 async def test_renderings_of_many_pages_are_few_at_a_time_and_kept_within_bounds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
