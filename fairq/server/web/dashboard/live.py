@@ -1,7 +1,8 @@
 """Pages as streams: the changing part of a page again whenever it changes, rendered once for all who look at it.
 
-At most MAX_STREAMS streams are open, MAX_OWN_STREAMS of one token, each for STREAM_S at most; a page is gathered at
-most every STEP_S, whatever asks, and at most MAX_GATHERING at a time, so that a hundred tabs cost what a few do.
+At most MAX_STREAMS streams are open, MAX_OWN_STREAMS of one token, each for STREAM_S at most; a page is gathered when
+it is opened and then at most every STEP_S, and at most MAX_GATHERING at a time, so that a hundred tabs cost what a few
+do.
 """
 
 from __future__ import annotations

@@ -161,11 +161,12 @@ class Dashboard:
         async def serve(scope: Any, receive: Any, send: Any) -> None:
             self.streams[who] += 1
             try:
-                await PageStream(partial(self.renderings.get, key, render), check, self._is_over)(scope, receive, send)
+                await PageStream(newest, check, self._is_over)(scope, receive, send)
             finally:
                 self.streams -= Counter([who])
 
         key = f"{view.session.identity} {request.url.path}?{request.url.query}"
+        newest = partial(self.renderings.get, key, render, trio.current_time())  # never older than the page before it
         return _Asgi(serve)
 
     def _is_over(self) -> bool:

@@ -19,6 +19,7 @@ class _Kept(Generic[T]):
     """The last result under a key."""
 
     at: float = float("-inf")
+    begun: float = float("-inf")
     made: list[T] = field(factory=list)
     lock: trio.Lock = field(factory=trio.Lock)
 
@@ -34,18 +35,19 @@ class Shared(Generic[T]):
         default=Factory(lambda self: trio.Semaphore(self.at_once), takes_self=True), init=False
     )
 
-    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return what is made now, or was less than `kept_s` ago. Raises what making raises."""
-        since = trio.current_time() - self.kept_s
-        for old in [old for old, each in self._kept.items() if each.at < since and not each.lock.locked()]:
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]], since: float = float("-inf")) -> T:
+        """Return what is made now, or was less than `kept_s` ago and begun at `since` or later. Raises as making."""
+        oldest = trio.current_time() - self.kept_s
+        for old in [old for old, each in self._kept.items() if each.at < oldest and not each.lock.locked()]:
             del self._kept[old]
         kept = self._kept.setdefault(key, _Kept())
         self._kept.move_to_end(key)
         if len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
         async with kept.lock:
-            if trio.current_time() - kept.at > self.kept_s:
+            if kept.begun < since or trio.current_time() - kept.at > self.kept_s:
                 async with self._making:
+                    begun = trio.current_time()
                     kept.made = [await make()]
-                kept.at = trio.current_time()
+                kept.begun, kept.at = begun, trio.current_time()
             return kept.made[0]

@@ -59,6 +59,18 @@ async def test_a_stream_brings_the_changing_part_and_then_each_change(site: Site
         await follower.until('<td class="n">3</td>')
 
 
+async def test_a_stream_begins_with_nothing_that_is_older_than_its_page(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_module, "KEPT_S", 60.0)
+    async with busy(server_store) as (site, _), raw(site.served, tenant("ada")) as ada:
+        async with following(site, "/queues") as follower:
+            await follower.until("/queues/q")
+        await ada.enqueue("q", ["new"])
+        async with following(site, "/queues") as follower:
+            assert '<td class="n">3</td>' in await follower.until("\n\n")
+
+
 async def test_a_stream_says_that_the_store_is_frozen_and_goes_on(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +120,28 @@ async def test_a_hundred_tabs_render_once(autojump_clock: trio.testing.MockClock
             nursery.start_soon(tab)
     assert len(found) == 500
     assert asked <= 6
+
+
+async def test_what_began_too_early_is_made_again_once_for_all(autojump_clock: trio.testing.MockClock) -> None:
+    renderings, asked = Shared[str](KEPT_S), 0
+
+    async def render() -> str:
+        nonlocal asked
+        asked += 1
+        await trio.sleep(0.3)
+        return f"page {asked}"
+
+    found: list[str] = []
+
+    async def tab() -> None:
+        found.append(await renderings.get("queues", render, trio.current_time()))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(renderings.get, "queues", render)
+        await trio.sleep(0.1)
+        for _ in range(100):
+            nursery.start_soon(tab)
+    assert found == ["page 2"] * 100
 
 
 async def test_what_is_too_old_to_be_told_is_not_kept(autojump_clock: trio.testing.MockClock) -> None:
