@@ -9,9 +9,11 @@ import threading
 import time
 from typing import Any
 
+import pytest
 import trio
 
 import fairq
+import fairq.sync
 from fairq.client.handlers import perform
 from fairq.client.kinds import Handler
 from fairq.client.runtime import current_runtime
@@ -20,7 +22,7 @@ from fairq.client.watchdog import BLOCKED_S, LOOK_S, Watchdog, _watchdogs, handl
 from fairq.log import Log, shown
 from fairq.wire.frames import PushedTask
 from tests.logs import captured_logs
-from tests.server.harness import WORKER
+from tests.server.harness import WORKER, tenant
 
 from .runtimes import Service, on_both, wait_state, wait_until, working
 
@@ -47,6 +49,12 @@ async def test_a_line_at_the_start_and_at_each_loss_and_return_of_the_connection
         f"connection lost; connecting again url={service.proxied}",
         f"connected url={service.proxied}",
     ]
+
+
+def test_no_token_is_told_at_debug(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG), fairq.sync.open_client(service.url, token=tenant("ada")) as client:
+        client.enqueue("emails", 1)
+    assert tenant("ada") not in caplog.text
 
 
 PROGRAM = """
