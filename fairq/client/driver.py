@@ -40,7 +40,7 @@ class Driver(Generic[S]):
 
     session: S
     targets: Sequence[Target]
-    token: str
+    token: str = field(repr=False)
     handle: Callable[[Any], None] = lambda _: None
     on_change: Callable[[], None] = lambda: None
     runtime: Runtime = field(factory=current_runtime, init=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from math import inf, isnan
 from typing import TYPE_CHECKING, Any
 
-from attrs import define
+from attrs import define, field
 
 from fairq.client import later
 from fairq.errors import BadRequest, FairqError, NotYet, Retryable
@@ -34,7 +34,7 @@ def named(queue: str, tenant: str | None = None) -> Body:
 class Requests:
     """Sends requests, and waits for what takes longer than one of them."""
 
-    _caller: Caller
+    _caller: Caller = field(repr=False)
     timeout: float = DEFAULT_TIMEOUT
 
     def _deadline(self, timeout: float | None) -> float:

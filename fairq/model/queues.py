@@ -9,7 +9,7 @@ from attrs import field, fields, frozen
 from fairq.model.rules import one_of, some_of, whole
 from fairq.model.tasks import MAX_ATTEMPTS
 
-AHEAD_MS = 60_000  # a store's clock that is ahead of the servers' by more lets nothing expire
+AHEAD_MS = 60_000  # by a store's clock that is ahead of the servers' by more, nothing expires and no schedule fires
 SHARES = ("time", "count")
 
 

@@ -8,6 +8,7 @@ has and how many others it sends, and each frame costs time, even an empty one.
 from __future__ import annotations
 
 import codecs
+import logging
 from typing import Any
 
 from attrs import define, field
@@ -25,6 +26,8 @@ from fairq.wire.terms import MAX_SERVER_MESSAGE_BYTES, SUBPROTOCOL
 
 MAX_FRAGMENTS = 1_024  # of one message
 _NOT_UTF8 = "text messages must be UTF-8"
+_NO_LOG = logging.Logger("websockets")  # the library's own would tell the token at DEBUG
+_NO_LOG.disabled = True
 
 
 @define(eq=False)
@@ -52,7 +55,8 @@ class WebSocket:
     @classmethod
     def of_server(cls, max_message_bytes: int) -> WebSocket:
         """Make the server's side of a connection."""
-        return cls(Protocol(Side.SERVER, state=OPEN, max_size=max_message_bytes), max_message_bytes)
+        protocol = Protocol(Side.SERVER, state=OPEN, max_size=max_message_bytes, logger=_NO_LOG)
+        return cls(protocol, max_message_bytes)
 
     @property
     def is_over(self) -> bool:
@@ -187,7 +191,7 @@ class ClientHandshake:
 
     def __init__(self, url: str, token: str) -> None:
         self._protocol = ClientProtocol(
-            parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=MAX_SERVER_MESSAGE_BYTES
+            parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=MAX_SERVER_MESSAGE_BYTES, logger=_NO_LOG
         )
         request = self._protocol.connect()
         request.headers["Authorization"] = f"Bearer {token}"

@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Any
 
+import pytest
 import trio
 
 import fairq
@@ -20,7 +21,7 @@ from fairq.client.watchdog import BLOCKED_S, LOOK_S, Watchdog, _watchdogs, handl
 from fairq.log import Log, shown
 from fairq.wire.frames import PushedTask
 from tests.logs import captured_logs
-from tests.server.harness import WORKER
+from tests.server.harness import WORKER, tenant
 
 from .runtimes import Service, on_both, wait_state, wait_until, working
 
@@ -47,6 +48,15 @@ async def test_a_line_at_the_start_and_at_each_loss_and_return_of_the_connection
         f"connection lost; connecting again url={service.proxied}",
         f"connected url={service.proxied}",
     ]
+
+
+async def test_no_token_is_told(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    """Not even at DEBUG, nor by what programs and reports of errors print of a client."""
+    caplog.set_level(logging.DEBUG)
+    async with fairq.open_client(service.url, token=tenant("ada")) as client:
+        await client.enqueue("emails", 1)
+        told = caplog.text + repr(client) + repr(client._caller)
+    assert tenant("ada") not in told
 
 
 PROGRAM = """

@@ -16,10 +16,14 @@ _NOW = 4  # the place of the time in the words of a call: FCALL, function, 1, pr
 
 
 class StoreClock:
-    """The time of one queue. Only a store that was told so (`govern`) takes it; see lua/base/prelude.lua."""
+    """The time of one queue. Only a store that was told so (`govern`) takes it; see lua/base/prelude.lua.
+
+    `ahead_ms`: by how much it is ahead of the servers' clocks.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, queue: str = "q") -> None:
         self.now_ms = int(time.time() * 1000)
+        self.ahead_ms = 0
         self._queue, self._prefix = queue, keys.queue_prefix(queue)
         call = Connection.call
 
@@ -29,6 +33,7 @@ class StoreClock:
             return await call(connection, *words)
 
         monkeypatch.setattr(Connection, "call", call_at)
+        monkeypatch.setattr("fairq.store.queue_calls.wall_ms", lambda: self.now_ms - self.ahead_ms)
 
     def govern(self, url: str) -> None:
         """Have a store take the time of this queue from its callers."""

@@ -12,12 +12,13 @@ from fairq.model.checks import bare_id
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
+from fairq.server.timers.ticker import FLOOR_S
 from fairq.store.store import Store
 from tests import stores
 from tests.store.waiting import wait_until
 
 from .clock import StoreClock
-from .harness import WORKER, Raw, Refused, raw, running, tenant
+from .harness import WORKER, Raw, Refused, daily, raw, running, tenant
 
 NIGHTLY = {"queue": "q", "name": "nightly", "payload": {"n": 1}, "cron": "0 3 * * *"}
 EVERY = {"queue": "q", "name": "every", "payload": 1, "every_ms": 1000}
@@ -211,3 +212,19 @@ async def test_a_store_that_is_away_delays_a_fire_and_loses_none(
         server.start()
         (task,) = await worker.pushed()
         assert bare_id(task["full_id"]) == f"every-{first}"
+
+
+async def test_schedules_and_opening_hours_wait_while_the_stores_clock_is_ahead(
+    served: Served, ada: Raw, operator: Raw, store_clock: StoreClock
+) -> None:
+    """Else they would stay silent, or shut, for as long as it was ahead, after it was set right."""
+    now_ms, year_ms = store_clock.now_ms, 365 * 86_400_000
+    fires = (await ada.ask("schedule", **NIGHTLY))["fires_at_ms"]
+    hours = {"queue": "q", "tenant": "ada", "opening_hours": daily(now_ms, 60, 120)}
+    told = await operator.ask("set_opening_hours", **hours)
+    store_clock.now_ms, store_clock.ahead_ms = now_ms + year_ms, year_ms
+    due, _ = await served.app.ticker._tick("q")
+    store_clock.now_ms, store_clock.ahead_ms = now_ms, 0
+    assert (await row_of(ada, "nightly"))["next_at_ms"] == fires[0]
+    _, (found,) = await served.app.store.opening_hours("q", ["ada"])
+    assert (found.changes_at_ms, due) == (told["changes_at_ms"], FLOOR_S)

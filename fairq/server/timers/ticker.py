@@ -25,7 +25,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.model.queues import AHEAD_MS, Tick
+from fairq.model.queues import AHEAD_MS
 from fairq.scopes import background, run_all
 from fairq.server.timers.calendar_jobs import Firing, change_opening_hours
 from fairq.store.store import Store
@@ -169,14 +169,16 @@ class Ticker:
         except FairqError as error:
             log.debug("tick failed", queue=queue, error=error.message)
             return math.inf, FLOOR_S
-        self._watch_clock(done)
+        is_ahead = done.ahead_ms > AHEAD_MS
+        self._watch_clock(is_ahead, done.ahead_ms)
         if done.reaped or done.expired:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
             self.has_ready(queue)
         left = ((done.opening_changes, change_opening_hours), (done.fires, self._firing.fire))
-        if waits := [await self._do(job, queue) for count, job in left if count]:
-            # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
+        if waits := [FLOOR_S if is_ahead else await self._do(job, queue) for count, job in left if count]:
+            # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it. By a clock
+            # that is far ahead, schedules would come to be silent, and tenants closed, until that time.
             due = 0.0 if done.promoted or done.expired or done.reaped else min(waits)
             return due, FLOOR_S
         has_done = done.ready or done.promoted or done.expired or done.reaped or done.trimmed
@@ -184,13 +186,12 @@ class Ticker:
         due = max(0.0, (done.next_due_ms - done.now_ms) / 1000) if done.next_due_ms >= 0 else math.inf
         return due, floor
 
-    def _watch_clock(self, done: Tick) -> None:
-        """Warn, once each time, when the store's clock is so far ahead of ours that nothing expires by it."""
-        is_ahead = done.ahead_ms > AHEAD_MS
+    def _watch_clock(self, is_ahead: bool, by_ms: int) -> None:
+        """Warn, once each time, when the store's clock comes to be far ahead of ours."""
         if is_ahead != self.is_ahead:
             self.is_ahead = is_ahead
             tell = log.warning if is_ahead else log.info
-            tell("the store's clock is ahead" if is_ahead else "the store's clock is right again", by_ms=done.ahead_ms)
+            tell("the store's clock is ahead" if is_ahead else "the store's clock is right again", by_ms=by_ms)
 
     async def _do(self, job: CalendarJob, queue: str) -> float:
         """Do a job that a tick left to servers, unless it is too early; returns the seconds until it is to be done."""
