@@ -32,8 +32,6 @@ from fairq.model.schedules import MAX_SCHEDULES, SCHEDULE_PATTERN
 from fairq.model.tasks import MAX_LINKS, MAX_LINKS_BYTES, MAX_RESULT_BYTES, Link, ScheduledOptions
 from fairq.wire import frames, terms
 from fairq.wire import messages as wire
-from fairq.wire.codec import decode_client
-from fairq.wire.decode import decode_server
 from fairq.wire.verbs import VERBS
 from tests.wire.schemas import GIVEN, TOLD
 
@@ -268,16 +266,6 @@ def test_limits_are_those_of_the_code() -> None:
         assert words in PROTOCOL
     for pattern in (NAME_PATTERN, TENANT_PATTERN, TASK_ID_PATTERN, WORKER_PATTERN, SCHEDULE_PATTERN):
         assert f"`{pattern.pattern.removesuffix(chr(92) + 'Z')}`" in PROTOCOL
-
-
-def test_transcripts_are_frames_that_the_codec_takes() -> None:
-    lines = re.findall(r"^([<>]) (\{.*\})$", (PAGES / "TRANSCRIPTS.md").read_text(encoding="utf-8"), re.M)
-    assert len(lines) >= 15
-    for side, text in lines:
-        if side == ">":
-            assert decode_client(text).type == json.loads(text)["type"]
-        else:
-            assert set(json.loads(text)) - {"type"} <= set(fields_in_code(type(decode_server(text))))
 
 
 def days_of(cron: str) -> str:

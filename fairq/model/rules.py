@@ -58,10 +58,9 @@ class Rule:
 
 @cache
 def rules_of(kind: Any) -> dict[str, Rule]:
-    """Map the fields of a class to their rules, in the order in which they are checked: those of `first` first."""
+    """Map the fields of a class to their rules."""
     hints = get_type_hints(kind, include_extras=True).items()
-    found = {name: rule for name, hint in hints for rule in getattr(hint, "__metadata__", ()) if type(rule) is Rule}
-    return {name: found[name] for name in dict.fromkeys((*getattr(kind, "first", ()), *found))}
+    return {name: rule for name, hint in hints for rule in getattr(hint, "__metadata__", ()) if type(rule) is Rule}
 
 
 @cache

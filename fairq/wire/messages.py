@@ -56,11 +56,10 @@ class Request:
     """A frame that a client sends; `ref` is the client's own number for it, repeated in the answer.
 
     Its type is the name of its class, unless it gives one: `CloseBatch` is `close_batch`. The rules of its fields
-    (fairq/model/rules.py) are checked in their order, but for those that are `first`.
+    (fairq/model/rules.py) are checked in their order.
     """
 
     type: ClassVar[str]
-    first: ClassVar[tuple[str, ...]] = ()
     ref: int
 
     def __init_subclass__(cls) -> None:
@@ -183,7 +182,6 @@ class Batches(OfQueue):
 class Events(OfQueue):
     """Read a tenant's feed after an event; with `timeout_ms`, wait at most so long for an event."""
 
-    first: ClassVar[tuple[str, ...]] = ("queue", "count", "tenant")
     after: Annotated[int, EVENT_ID] = 0
     count: Annotated[int, COUNT] = 100
     timeout_ms: Annotated[int, WAIT] = 0
@@ -221,7 +219,6 @@ class Attach(Request):
     It has begun all that it holds but up to `prefetch`, and begins tasks in the order in which they were pushed.
     """
 
-    first: ClassVar[tuple[str, ...]] = ("worker", "queues", "credit", "prefetch")
     worker: Annotated[str, WORKER]
     queues: Annotated[list[str], ATTACHED_QUEUES]
     credit: Annotated[int, CREDIT]
@@ -277,7 +274,6 @@ class Queues(Request):
 class Configure(OfQueue):
     """Change settings of a queue."""
 
-    first: ClassVar[tuple[str, ...]] = ("settings",)
     settings: Annotated[dict[str, Any], queues.SETTINGS]
     if_version: Annotated[str | None, VERSION] = None
 
@@ -293,7 +289,6 @@ class DeleteQueue(OfQueue):
 class Tenants(OfQueue):
     """List a queue's tenants page by page, or one of them, with weights, counts and shares."""
 
-    first: ClassVar[tuple[str, ...]] = ("cursor", "count", "tenant")
     tenant: Annotated[str | None, TENANT] = None
     cursor: Annotated[str | None, SCAN] = None
     count: Annotated[int, COUNT] = 500
@@ -319,7 +314,6 @@ class SetWeight(OfQueue):
 class SetLimits(OfQueue):
     """Set limits of a tenant, or of all tenants without such a limit of their own."""
 
-    first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     limits: Annotated[dict[str, Any], LIMITS]
     tenant: Annotated[str | None, TENANT] = None
     if_version: Annotated[str | None, VERSION] = None
@@ -336,7 +330,6 @@ class Limits(OfQueue):
 class SetOpeningHours(OfQueue):
     """Set the opening hours of a tenant, or of the whole queue."""
 
-    first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     opening_hours: Annotated[str, OPENING_HOURS]
     tenant: Annotated[str | None, TENANT] = None
     if_version: Annotated[str | None, VERSION] = None
@@ -429,7 +422,6 @@ class Purge(OfQueue):
 class Schedule(OfQueue, ScheduledOptions):
     """Create a schedule, or change the one with this name; give `cron` or `every_ms`."""
 
-    first: ClassVar[tuple[str, ...]] = ("queue", "tenant", "name", "cron", "zone", "every_ms", "misfire", "payload")
     name: Annotated[str, SCHEDULE_NAME]
     payload: Annotated[Any, INLINE]
     cron: Annotated[str, CRON] = ""
@@ -443,7 +435,6 @@ class Schedule(OfQueue, ScheduledOptions):
 class Unschedule(OfQueue):
     """Delete a schedule."""
 
-    first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     name: Annotated[str, SCHEDULE_NAME]
     tenant: Annotated[str | None, TENANT] = None
 
@@ -452,7 +443,6 @@ class Unschedule(OfQueue):
 class SetSchedulePaused(OfQueue):
     """Stop a schedule from firing, or let it fire again."""
 
-    first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     name: Annotated[str, SCHEDULE_NAME]
     paused: bool
     tenant: Annotated[str | None, TENANT] = None
@@ -462,7 +452,6 @@ class SetSchedulePaused(OfQueue):
 class Schedules(OfQueue):
     """List schedules."""
 
-    first: ClassVar[tuple[str, ...]] = ("queue", "offset", "count", "tenant")
     name: Annotated[str | None, SCHEDULE_NAME] = None
     tenant: Annotated[str | None, TENANT] = None
     offset: Annotated[int, MOMENT] = 0
@@ -534,7 +523,6 @@ class RevokeToken(Request):
 class Audit(Request):
     """Read what operators have changed, or (`by_tenants`) what tenants and producers have set, the newest first."""
 
-    first: ClassVar[tuple[str, ...]] = ("queue", "tenant", "since_ms")
     token: Annotated[str | None, TOKEN] = None
     verb: Annotated[str | None, VERB] = None
     queue: Annotated[str | None, QUEUE] = None

@@ -1,16 +1,22 @@
-"""What PROTOCOL.md says of scopes, unknown names, attempts and the order of refusals, tried on a server."""
+"""What PROTOCOL.md says of scopes, unknown names and the order of refusals, and its worker, tried on a server."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
+
+import pytest
+import trio
+import websockets.exceptions
 
 from fairq.server.run import Served
 from fairq.server.verbs import table
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS
+from tests.test_documents import PROTOCOL
 
-from .harness import Raw, raw, tenant
+from .harness import WORKER, Raw, raw, tenant, url_of
 from .refusals import good
 from .test_refusals import NOT_YOURS, told
 
@@ -61,3 +67,29 @@ async def test_refusals_come_in_the_order_of_the_page(ada: Raw) -> None:
 def test_one_function_carries_out_each_request() -> None:
     found = [frame.type for frame, _ in table.find() if frame in VERBS]
     assert sorted(found) == sorted(frame.type for frame, verb in VERBS.items() if verb.reply is not None)
+
+
+async def test_its_worker_works_until_a_later_one_takes_its_name(served: Served, ada: Raw) -> None:
+    space: dict[str, Any] = {}
+    exec(re.findall(r"^```python\n(.*?)^```$", PROTOCOL, re.MULTILINE | re.DOTALL)[0], space)
+    tried: list[str] = []
+
+    def handle(payload: str) -> object:
+        tried.append(payload[:9])
+        if payload == "fails once" and tried.count("fails onc") == 1:
+            raise ValueError(payload)
+        return "x" * 300_000 if payload == "says much" else len(payload)
+
+    async def work() -> None:
+        with pytest.raises(websockets.exceptions.ConnectionClosed):
+            await trio.to_thread.run_sync(space["work"], url_of(served), WORKER, "emails", handle)
+
+    async with raw(served, WORKER) as heir, trio.open_nursery() as nursery:
+        nursery.start_soon(work)
+        payloads = ["short", "x" * 100_000, "fails once", "says much"]
+        tasks = [{"id": f"t{n}", "payload": each, "result_ttl_ms": 60_000} for n, each in enumerate(payloads)]
+        await ada.ask("enqueue", queue="emails", tasks=tasks)
+        ended = await ada.ask("wait_tasks", queue="emails", ids=[task["id"] for task in tasks], timeout_ms=30_000)
+        ends = {end["id"]: end.get("result", end.get("reason")) for end in ended["tasks"]}
+        assert ends == {"t0": 5, "t1": 100_000, "t2": 10, "t3": "rejected"}
+        await heir.attach("emails", credit=0, name="worker-1", started_at_ms=1 << 50)
