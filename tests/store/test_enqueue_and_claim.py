@@ -13,9 +13,11 @@ from attrs import define, field
 
 from fairq.errors import FairqError, OutcomeUnknown, QuotaExceeded
 from fairq.model.tasks import NewTask
+from fairq.store import keys
 from fairq.store.opening import open_store
 from fairq.store.store import Store
 from fairq.taskless import Taskless
+from tests import clusters
 
 from .proxy import open_proxy
 from .waiting import wait_until
@@ -135,3 +137,25 @@ async def test_where_the_answer_is_lost_neither_is_known_and_both_can_be_repeate
         assert await enqueue(store, "a") == ["duplicate"]
         again = await store.claim(Q, "w/1", 3, again=True)
         assert [(each.id, each.attempt) for each in again.leases] == [("a", 1)]
+
+
+async def test_in_a_cluster_both_go_to_the_primary_and_follow_the_slot_when_it_has_moved(
+    cluster: clusters.Cluster,
+) -> None:
+    prefix = keys.queue_prefix(Q)
+    async with open_store(cluster.url, connect_timeout=30) as store:
+        await store.registry.make(Q, "ada")
+        primary = cluster.owner(prefix)
+        before = calls(primary.client)
+        async with turn() as now:
+            now.begin(enqueue(store, "a"))
+            now.begin(store.claim(Q, "w/1", 3))
+        assert [each.id for each in now.told[1].leases] == ["a"]
+        assert calls(primary.client) - before == 1
+        cluster.move(prefix, cluster.other(primary))
+        async with turn() as now:
+            now.begin(enqueue(store, "b"))
+            now.begin(store.claim(Q, "w/2", 3))
+        outcomes, claim = now.told
+        late = await store.claim(Q, "w/3", 3)  # the enqueue may have been the second
+        assert (outcomes, [each.id for each in claim.leases + late.leases]) == (["ok"], ["b"])
