@@ -11,7 +11,7 @@ it was. Nothing is resent here; callers repeat with the same ids.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -37,6 +37,27 @@ _HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the last two:
 
 
 @define(eq=False)
+class _Call(Wait):
+    """The wait for the reply to one command."""
+
+    command: Sequence[Word] = ()
+
+
+@define(eq=False)
+class _Two(_Call):
+    """The wait for a reply to two callers, of two parts; what is no such reply is for both."""
+
+    first: Wait = field(kw_only=True)
+    second: Wait = field(kw_only=True)
+
+    def end(self, value: Any) -> None:
+        """Have both go on."""
+        first, second = (value, value) if isinstance(value, Exception) else value
+        self.first.end(first)
+        self.second.end(second)
+
+
+@define(eq=False)
 class Connection:
     """Stays connected while `run` runs, and serves any number of callers at once.
 
@@ -49,7 +70,7 @@ class Connection:
     trouble: str = ""  # why the last attempt to connect failed
     fatal: FairqError | None = None  # why the store refuses us; a retry will not help
     _out: list[bytes] = field(factory=list, init=False)
-    _pending: deque[Wait] = field(factory=deque, init=False)
+    _pending: deque[_Call] = field(factory=deque, init=False)
     _stream: trio.abc.Stream | None = field(default=None, init=False)
     _rest: bytes = field(default=b"", init=False)  # of a write that the socket did not take at once
     _is_stuck: trio.Event = field(factory=trio.Event, init=False)
@@ -65,7 +86,7 @@ class Connection:
             raise Unavailable("no connection to the store")  # strangers read it too; the log names the address
         if len(self._pending) >= MAX_PENDING:
             raise Unavailable(f"too many calls wait for the store: at most {MAX_PENDING}")
-        wait = Wait(trio.current_time())
+        wait = _Call(trio.current_time(), command)
         self._out.append(pack(command))
         self._pending.append(wait)
         at_end_of_turn(self._send)
@@ -78,12 +99,34 @@ class Connection:
         """Send ASKING and then the command, for a node that is taking over the slot."""
         if self.is_connected and len(self._pending) < MAX_PENDING - 1:
             self._out.append(pack(("ASKING",)))
-            self._pending.append(Wait(trio.current_time()))
+            self._pending.append(_Call(trio.current_time()))
         return await self.call(*command)  # there is no checkpoint in between
+
+    @property
+    def last(self) -> Sequence[Word]:
+        """The last command that was called, until it is sent; empty if there is none."""
+        return self._pending[-1].command if self._out else ()
+
+    async def call_with_last(self, *command: Word) -> Any:
+        """Send a command in place of the last one, for both callers; return the second part of its reply.
+
+        None if the store refuses it: then the other caller has got the error, and nothing was done.
+        Raises: Unavailable (it was not sent), OutcomeUnknown (it was).
+        """
+        first, second = self._pending[-1], Wait(trio.current_time())
+        self._out[-1], self._pending[-1] = pack(command), _Two(first.since, command, first=first, second=second)
+        reply = await second
+        if isinstance(reply, FairqError):
+            raise reply
+        return None if isinstance(reply, Exception) else reply
 
     def nodes(self) -> list[Connection]:
         """Return the connections of all primaries: only this one."""
         return [self]
+
+    def owner(self, key: str) -> Connection:
+        """Return the connection of the primary that has a key: this one."""
+        return self
 
     async def wait_changed(self) -> None:
         """Wait until the connection is established, lost or refused."""

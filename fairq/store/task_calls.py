@@ -19,7 +19,7 @@ from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, Taken
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import webhook_in
 from fairq.scopes import run_all
-from fairq.store import keys
+from fairq.store import keys, library
 from fairq.store.calls import LOOKS, Calls, wall_ms
 from fairq.store.records import CLAIM_HEAD, pack_options, unpack_blocked_intervals, unpack_leases, unpack_record
 from fairq.store.rows import dead_letter, task_state
@@ -96,10 +96,12 @@ class TaskCalls(Calls):
 
         `slots`: how many are attached (None: as many as before). `name` stands in the leases, and is the claim's id:
         after OutcomeUnknown, claim `again` under the same name, which returns the leases of the first call again.
-        Cancelled: the leases expire by themselves.
+        Right behind an enqueue that is covered it is one call with that. Cancelled: the leases expire by themselves.
         """
-        told = ("again" if again else "", wall_ms(), "" if slots is None else slots)
-        reply = await self._call("claim", queue, name, limit, *told)
+        args = (name, limit, "again" if again else "", wall_ms(), "" if slots is None else slots)
+        reply = None if again else await self._claim_with_last(queue, *args)
+        if reply is None:
+            reply = await self._call("claim", queue, *args)
         now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         intervals, leases = unpack_blocked_intervals(blocked), unpack_leases(reply)
@@ -107,6 +109,20 @@ class TaskCalls(Calls):
             self.attempts.claimed(queue, now_ms, lease_ms, leases)
             self.counts.claimed(queue, now_ms, leases)
         return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms)
+
+    async def _claim_with_last(self, queue: str, *args: str | int) -> Any:
+        """Claim in one call with the last one, a covered enqueue that has not been sent.
+
+        None if there is none, or it is refused.
+        """
+        prefix = keys.queue_prefix(queue)
+        if not (node := self.connection.owner(prefix)):
+            return None
+        last = node.last
+        if last[:4] != ("FCALL", library.function_name("enqueue"), 1, prefix) or last[-1] != "covered":
+            return None
+        function = library.function_name("enqueue_and_claim")
+        return await node.call_with_last("FCALL", function, 1, prefix, "", "", *args, *last[6:-1])
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.

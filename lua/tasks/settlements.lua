@@ -15,10 +15,15 @@
 -- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease
 -- makes it cancelled: forgotten, its id remembered so.
 
--- Closes a call that may have ended tasks.
-function settlements.close(call)
+-- Writes what a call that may have ended tasks has left of them.
+function settlements.write(call)
   batch_ends.finish(call)
   leases.write(call)
+end
+
+-- Closes such a call.
+function settlements.close(call)
+  settlements.write(call)
   close.call(call)
 end
 

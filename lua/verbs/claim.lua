@@ -131,8 +131,8 @@ local function write_claim(call, claim)
 end
 
 -- Gives again what an earlier claim under this name took, its leases renewed. Returns whether there are any.
-local function recall(call, name, claim)
-  local field = redis.call('HGET', key(call, 'claims'), name)
+local function recall(call, claim)
+  local field = redis.call('HGET', key(call, 'claims'), claim.name)
   local bundle = field and leases.bundle(call, tonumber(field))
   if not bundle then return false end
   local ids, deadline, lease = leases.ids_of(bundle), text(call.at + call.queue.lease_ms), tonumber(field)
@@ -170,8 +170,8 @@ end
 
 -- Round after round, until the claim has what it asks for, or there is no more. When only tenants that were passed over
 -- are left, they are looked at again.
-local function fill(call, claim, limit)
-  local queue, rounds = call.queue, 0
+local function fill(call, claim)
+  local queue, limit, rounds = call.queue, claim.limit, 0
   call.wake, call.passed_over = {read = 0, unserved = {}, again = {}}, {}
   while #claim.ids < limit and queue.blocked == 0 and queue.servable > 0 and rounds < ROUNDS
       and #claim.late < LATE_PER_CALL and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES
@@ -191,6 +191,35 @@ local function fill(call, claim, limit)
   return rounds
 end
 
+-- What the arguments of a claim ask for, and what it has found so far.
+function claim.read(call, args)
+  local limit = check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
+  if #args[3] > ID_BYTES then refuse('bad_request', 'worker') end
+  calls.confirm(call, args[6])
+  local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
+  return {name = args[3], limit = math.min(limit, LEASES_PER_CALL), slots = slots, lease = leases.next_number(call),
+    ids = {}, runs = {}, out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {},
+    returned = {}, late_of = {}, bytes = 0, only_reserve_left = false}
+end
+
+-- Carries a claim out, and closes the call if anything has changed. Returns the reply.
+function claim.carry_out(call, claim)
+  local queue = call.queue
+  local has_changed = claim.slots ~= queue.slots or call.earlier
+  queue.slots = claim.slots
+  local rounds = fill(call, claim)
+  local is_short = #claim.ids < claim.limit
+  if rounds > 0 or has_changed or is_short and queue.hungry == 0 then
+    write_claim(call, claim)
+    batch_ends.finish(call)
+    if is_short then  -- perhaps work is left behind many tasks that have expired: come again
+      queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not claim.only_reserve_left
+    end
+    close.call(call)
+  end
+  return reply_of(call, claim)
+end
+
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
 --   argv  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an earlier call under this name
 --         may have been carried out: what it took is given once more, and nothing else  6 the server's own time in ms
@@ -206,27 +235,11 @@ end
 --         A queue that is paused or closed gives none. A claim that serves no tenant, on a queue that is hungry already
 --         and has as many slots, writes nothing.
 function drains.claim(keys, args)
-  local call, limit = calls.ask(keys, args), check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
-  limit = math.min(limit, LEASES_PER_CALL)
-  if args[5] == 'again' then calls.refuse_in_repair(call) end
-  if #args[3] > ID_BYTES then refuse('bad_request', 'worker') end
-  calls.confirm(call, args[6])
-  local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
-  local queue, claim = call.queue, {name = args[3], lease = leases.next_number(call), ids = {}, runs = {},
-    out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {}, returned = {},
-    late_of = {}, bytes = 0, only_reserve_left = false}
-  if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
-  local has_changed = slots ~= queue.slots
-  queue.slots = slots
-  local rounds = fill(call, claim, limit)
-  local is_short = #claim.ids < limit
-  if rounds > 0 or has_changed or is_short and queue.hungry == 0 then
-    write_claim(call, claim)
-    batch_ends.finish(call)
-    if is_short then  -- perhaps work is left behind many tasks that have expired: come again
-      queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not claim.only_reserve_left
-    end
-    close.call(call)
+  local call = calls.ask(keys, args)
+  local asked = claim.read(call, args)
+  if args[5] == 'again' then
+    calls.refuse_in_repair(call)
+    if recall(call, asked) then return reply_of(call, asked) end
   end
-  return reply_of(call, claim)
+  return claim.carry_out(call, asked)
 end

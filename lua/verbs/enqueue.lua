@@ -1,4 +1,4 @@
--- needs: arrivals, calls, leases, records, settlements, task_options, waiting
+-- needs: arrivals, calls, close, leases, records, settlements, task_options, waiting
 --
 -- The verb `enqueue`.
 --
@@ -55,7 +55,7 @@ end
 function enqueue.store_decided(call, new)
   for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end
   arrivals.store(call, new)
-  settlements.close(call)
+  settlements.write(call)
 end
 
 -- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
@@ -73,6 +73,9 @@ function writes.enqueue(keys, args)
   local call, new = calls.open_made(keys, args), arrivals.new(args[3])
   check_tenant(new.tenant)
   local outcomes = enqueue.decide(call, new, args, 4, arrivals.read_notify(call, args))
-  if #new.records > 0 then enqueue.store_decided(call, new) end
+  if #new.records > 0 then
+    enqueue.store_decided(call, new)
+    close.call(call)
+  end
   return outcomes
 end

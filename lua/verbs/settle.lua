@@ -1,4 +1,4 @@
--- needs: accounts, arrivals, calls, enqueue, leases, settlements, task_options
+-- needs: accounts, arrivals, calls, close, enqueue, leases, settlements, task_options
 --
 -- The verbs `settle` (tasks/settlements.lua): many settlements in one call; and `settle_linked`: one, with what follows
 -- it.
@@ -115,5 +115,6 @@ function writes.settle_linked(keys, args)
   decide_links(call, new, args, lease.bytes)
   settlements.settle(call, 'ack', id, number, nil, args, 2)
   enqueue.store_decided(call, new)
+  close.call(call)
   return 'ok'
 end

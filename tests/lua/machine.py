@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isclose
 from typing import Any
 
@@ -153,6 +153,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     client: redis.Redis
     version = ""
+    joins = True  # whether what is enqueued and claimed at once is one call
     later: frozenset[str] = frozenset()  # fields of the queue that only a later version tells
     few, looks, first, blocks, widest = Model.few, Model.looks, Model.first, Model.blocks, Model.widest
     large, page = Model.large, Model.page
@@ -195,10 +196,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.call("configure", "lease_ms", LEASE, "max_attempts", 3, "run_timeout_ms", LEASE // 2)
         self.model.configure(self.now, lease_ms=LEASE, max_attempts=3, run_timeout_ms=LEASE // 2)
 
-    def attempt(self, verb: str, *args: object) -> list[Any]:
+    def attempt(self, verb: str, *args: object, random_values: bytes = b"") -> list[Any]:
         """Call a verb that may be refused: then return the refusal, without its notifications."""
         try:
-            reply = self.call(verb, *args)
+            reply = self.call(verb, *args, random_values=random_values)
         except redis.ResponseError as error:
             return [" ".join(str(error).split()[:3]).encode()]
         return reply if isinstance(reply, list) else [reply]
@@ -209,16 +210,49 @@ class QueueMachine(RuleBasedStateMachine):
 
         Some calls, by their first id, are made by a server that claims at once, or knows one that shall.
         """
+        parts, tasks = self.new_tasks(ids, window, more)
+        notify = ("covered", "wake near", None)[int(ids[0][-1]) % 3]
+        outcomes = words(self.attempt("enqueue", tenant, *parts, *filter(None, [notify])))
+        self.enqueued(tenant, tasks, outcomes, notify=notify != "covered")
+
+    @rule(tenant=TENANTS, ids=FEW_IDS, window=WINDOWS, limit=LIMITS, seed=SEEDS)
+    def enqueue_and_claim(self, tenant: str, ids: list[str], window: dict[str, Any], limit: int, seed: int) -> None:
+        """Enqueue, and claim right behind, in one call; where that is refused, nothing is claimed."""
+        (parts, tasks), name, random_values = (
+            self.new_tasks(ids, window),
+            f"w{self.claims + 1}",
+            RandomValues(seed, 1200),
+        )
+        args = (name, limit, "", "", self.attached)
+        if self.joins:
+            reply = self.attempt("enqueue_and_claim", *args, tenant, *parts, random_values=random_values.packed)
+        else:
+            reply = self.attempt("enqueue", tenant, *parts, "covered")
+            if not reply[0].startswith(b"FAIRQ"):
+                reply = [reply, self.call("claim", *args, random_values=random_values.packed)]
+        outcomes, *claim = reply if isinstance(reply[0], list) else [reply]
+        self.enqueued(tenant, tasks, words(outcomes), notify=False)
+        for told in claim:
+            self.claims += 1
+            self.claimed(told, name, limit, random_values)
+
+    def new_tasks(
+        self, ids: list[str], window: dict[str, Any], more: int = 0
+    ) -> tuple[list[str | bytes], list[tuple[str, dict[str, Any]]]]:
+        """Return new tasks as the store takes them, and as the model does."""
         given = {k: v + self.now if k in ("start_at", "expires_at") else v for k, v in window.items()}
         if not given.get("key") or given.get("batch"):
             given.pop("replace", None)
         sizes = {id: int(id[-1]) + more for id in ids}
         parts = [part for id in ids for part in (id, options(**given), b"1" * sizes[id])]
-        notify = ("covered", "wake near", None)[int(ids[0][-1]) % 3]
-        outcomes = words(self.attempt("enqueue", tenant, *parts, *filter(None, [notify])))
-        tasks = [(id, {**given, "size": sizes[id]}) for id in ids]
-        self.same(outcomes, self.model.enqueue(self.now, tenant, tasks, notify=notify != "covered"))
-        for id, outcome in zip(ids, outcomes, strict=False):  # refused as a whole: one word
+        return parts, [(id, {**given, "size": sizes[id]}) for id in ids]
+
+    def enqueued(
+        self, tenant: str, tasks: list[tuple[str, dict[str, Any]]], outcomes: list[str], *, notify: bool
+    ) -> None:
+        """Enqueue in the model, which must say the same."""
+        self.same(outcomes, self.model.enqueue(self.now, tenant, tasks, notify=notify))
+        for (id, _), outcome in zip(tasks, outcomes, strict=False):  # refused as a whole: one word
             if outcome in ("ok", "replaced"):
                 self.lives[id] = 0
 
@@ -262,8 +296,19 @@ class QueueMachine(RuleBasedStateMachine):
         reply = self.call(
             "claim", name, limit, "again" * (back >= 0), "", self.attached, random_values=random_values.packed
         )
-        leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
         known = self.model.claim_again(self.now, name) if back >= 0 else []
+        self.claimed(reply, name, limit, random_values, known)
+
+    def claimed(
+        self,
+        reply: list[Any],
+        name: str,
+        limit: int,
+        random_values: RandomValues,
+        known: Sequence[tuple[str, int, int]] = (),
+    ) -> None:
+        """Claim in the model, unless it knows what an earlier claim has taken; it must say the same."""
+        leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
         self.same(leases, known or self.model.claim(self.now, iter(random_values), name, limit, self.attached))
         number, wanted, kept, run_timeout_ms = reply[2], reply[3], reply[5], reply[HEAD - 1]
         self.same(run_timeout_ms, self.model.settings["run_timeout_ms"])

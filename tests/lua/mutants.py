@@ -511,7 +511,9 @@ MUTANTS = [
         "lease.lease == number and lease.is_extended == 0 and",
         "lease.is_extended == 0 and",
     ),
-    Mutant("a claim that is made again takes more", "if args[5] == 'again' and recall", "if false and recall"),
+    Mutant(
+        "a claim that is made again takes more", "    if recall(call, asked)", "    if false and recall(call, asked)"
+    ),
     Mutant("a claim that is made again gives later leases", "and run.lease == lease and records", "and records"),
     Mutant(
         "runs are read over what the call has changed",
@@ -669,4 +671,29 @@ MUTANTS = [
         "    if #ids < wanted then turns.take(",
         "    if #ids <= wanted then turns.take(",
     ),
+    # Found where a claim follows an enqueue in one call.
+    Mutant("a claim does not see who has just come", "  seats.seat_all(call)\n  if call.to_wake", "  if call.to_wake"),
+    Mutant(
+        "a claim does not see who has just woken",
+        "  if call.to_wake then seats.write_woken(call) end\n  if call.queue",
+        "  if call.queue",
+    ),
+    Mutant("who has woken is written twice", "call.to_wake)\n  call.to_wake = false\n", "call.to_wake)\n"),
+    Mutant(
+        "a claim does not see who has just become idle",
+        "call.to_wake then seats.write_woken(call) end\n  if call.queue.reserve > 0 then reserve.write(call) end\n",
+        "call.to_wake then seats.write_woken(call) end\n",
+    ),
+    Mutant(
+        "those that wait are told of claimed tasks", "call.touched, {}, false\n", "call.touched, {}, call.readied\n"
+    ),
+    Mutant(
+        "an enqueue's tenant takes its slot first", "call.touched, {}, false\n", "call.touched, call.touched, false\n"
+    ),
+    Mutant(
+        "a claim that finds nothing forgets the enqueue",
+        "claim.slots ~= queue.slots or call.earlier",
+        "claim.slots ~= queue.slots",
+    ),
+    Mutant("an enqueue's tenant is not written", "  if call.earlier then touch_again(call) end\n", ""),
 ]

@@ -195,8 +195,9 @@ def connect(urls: multiprocessing.SimpleQueue[str]) -> None:
 
 
 def kinds_of(seed: int) -> list[str]:
-    """Choose the kinds of walks that are taken from a seed: the usual one, and three of four times another."""
-    return list(KINDS)[: seed // 2 % 4 + 1 : max(1, seed // 2 % 4)]
+    """Choose the kinds of walks that are taken from a seed: the usual one, and four of five times another."""
+    other = seed // 2 % len(KINDS)
+    return list(KINDS)[: other + 1 : max(1, other)]
 
 
 @lru_cache(maxsize=1)

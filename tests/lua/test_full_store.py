@@ -15,8 +15,8 @@ from .keyspace import Keyspace
 
 # What brings something new. All else goes on in a full store: it ends, moves, deletes or reads what is there.
 NEEDS_ROOM = {
-    "make_queue", "enqueue", "settle_linked", "replay", "open_batch", "schedule", "fire", "add_queue", "add_history",
-    "add_webhook",
+    "make_queue", "enqueue", "enqueue_and_claim", "settle_linked", "replay", "open_batch", "schedule", "fire",
+    "add_queue", "add_history", "add_webhook",
 }  # fmt: skip
 
 

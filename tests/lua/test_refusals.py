@@ -246,6 +246,14 @@ REFUSED: dict[str, Rows] = {
     },
     "due_schedules": {"bad_request count": [(count,) for count in (*LIMITS, 101)]},
 }  # fmt: skip
+CLAIM = ("w", 1, "", "", "")
+REFUSED["enqueue_and_claim"] = {
+    **{refusal: [(*CLAIM, *args) for args in rows] for refusal, rows in REFUSED["enqueue"].items()},
+    **{
+        refusal: [(*args, *CLAIM[len(args) :], *tasks(b"")) for args in rows]
+        for refusal, rows in REFUSED["claim"].items()
+    },
+}
 NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
     "queue_state", "webhooks", "dead_letter", "opening_hours", "permissions", "make_queue", "remove_queue",
     "begin_change", "end_change", "add_history", "drop_tenant", "limits", "unschedule",

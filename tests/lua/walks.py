@@ -15,9 +15,16 @@ from .calls import load_variant
 from .crowd_walk import CrowdWalk
 from .full_walk import FullWalk
 from .idle_walk import IdleWalk
+from .joined_walk import JoinedWalk
 from .machine import SMALL, SMALL_VARIANT, QueueMachine, Walk
 
-OF_MACHINE: dict[str, type[Walk]] = {"usual": Walk, "full": FullWalk, "idle": IdleWalk, "crowd": CrowdWalk}
+OF_MACHINE: dict[str, type[Walk]] = {
+    "usual": Walk,
+    "full": FullWalk,
+    "idle": IdleWalk,
+    "crowd": CrowdWalk,
+    "joined": JoinedWalk,
+}
 KINDS = tuple(OF_MACHINE)
 VERSIONS = ("planted", "small_planted")
 DIFFERENCES = (AssertionError, AttributeError, LookupError, TypeError, ValueError, redis.ResponseError, struct.error)

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 
 import pytest
+import redis
 import trio
 
 from fairq.server.run import Served
@@ -111,3 +112,22 @@ async def test_a_task_of_a_full_frame_costs_few_calls_and_instructions(served: S
     assert cost.tasks == 0
     assert cost.steps / FRAME <= 0.2
     assert cost.instructions / FRAME <= 670
+
+
+async def test_a_task_that_a_worker_waits_for_takes_two_calls_of_the_store(
+    served: Served, redis_client: redis.Redis
+) -> None:
+    """One that enqueues and claims it, and its settlement."""
+
+    def calls() -> int:
+        return int(redis_client.info("commandstats")["cmdstat_fcall"]["calls"])
+
+    async def measure() -> float:
+        async with working(url_of(served)) as do_one:
+            await do_one()
+            before = calls()
+            for _ in range(100):
+                await do_one()
+            return (calls() - before) / 100
+
+    assert await trio.to_thread.run_sync(trio.run, measure) <= 2.2

@@ -1,0 +1,19 @@
+-- needs: arrivals, calls, claim, close, enqueue
+--
+-- The verb `enqueue_and_claim`: for a task that a free worker waits for. The queue and the tenant are read and written
+-- once. An error in the claim leaves what one in the middle of `enqueue` leaves: tasks that count only after a repair.
+
+-- enqueue_and_claim(keys, argv): what `enqueue` does, then what `claim` does, in one call.
+--   argv  3 to 7 as of `claim`, but 5 is empty  8 tenant  then per task as of `enqueue`
+--         Refused as a whole where `enqueue` would be: nothing is claimed then.
+--   out   the outcomes of `enqueue`, the reply of `claim`
+function writes.enqueue_and_claim(keys, args)
+  local call, new = calls.open_made(keys, args), arrivals.new(args[8])
+  check_tenant(new.tenant)
+  local asked, outcomes = claim.read(call, args), enqueue.decide(call, new, args, 9, #args)
+  if #new.records > 0 then
+    enqueue.store_decided(call, new)
+    close.go_on(call)
+  end
+  return {outcomes, claim.carry_out(call, asked)}
+end
