@@ -18,7 +18,7 @@ from .harness import World
 
 pytestmark = pytest.mark.deep("longest")
 
-CLIENTS, COPIES, PROCESS_MIB = 10, 6, 100  # fairq/docs/limits.md says how many copies
+CLIENTS, COPIES, PROCESS_MIB = 5, 6, 100  # fairq/docs/limits.md says how many copies
 
 
 def peak_mib(pid: int) -> int:
