@@ -18,7 +18,7 @@ from .harness import World
 
 pytestmark = pytest.mark.deep("longest")
 
-CLIENTS, COPIES, PROCESS_MIB = 10, 6, 100  # fairq/docs/limits.md says how many copies
+CLIENTS, COPIES, PROCESS_MIB = 5, 6, 100  # fairq/docs/limits.md says how many copies
 
 
 def peak_mib(pid: int) -> int:
@@ -47,7 +47,7 @@ async def test_memory_is_bounded_by_the_connections_that_send_the_longest_payloa
 
 
 async def test_a_worker_of_many_queues_that_reads_nothing_is_given_no_more_than_one_reply_holds(world: World) -> None:
-    payload, queues = "x" * (MAX_PAYLOAD_BYTES - 2), [f"q{n}" for n in range(30)]
+    payload, queues = "x" * (MAX_PAYLOAD_BYTES - 2), [f"q{n}" for n in range(15)]
     server = world.serve("--data-dir", world.directory / "data", "--max-payload-bytes", str(MAX_PAYLOAD_BYTES))
     with trio.fail_after(120):
         url = await server.wait_url()
