@@ -14,7 +14,7 @@ import trio.testing
 
 import fairq
 from fairq.client.driver import Driver
-from fairq.errors import BadRequest, FairqError, SettingsError, TooLarge, Unavailable
+from fairq.errors import BadRequest, FairqError, SettingsError, TooLarge
 from fairq.server.run import Served
 from fairq.wire.client_session import ClientSession
 from tests import stores
@@ -137,25 +137,6 @@ async def test_a_url_that_is_none_is_refused_at_once() -> None:
                 async with fairq.open_client(url, token="x"):
                     pass
             assert caught.value.field == "url"
-
-
-@pytest.mark.parametrize(
-    "answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", b"SSH-2.0-OpenSSH\r\n", b"\x00\xff" * 999]
-)
-async def test_whatever_else_listens_there_is_unavailable(answer: bytes) -> None:
-    async def serve(stream: trio.SocketStream) -> None:
-        await stream.receive_some()
-        await stream.send_all(answer)
-        await stream.aclose()
-
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-            nursery.start_soon(trio.serve_listeners, serve, listeners)
-            async with opened(f"ws://127.0.0.1:{listeners[0].socket.getsockname()[1]}") as client:
-                with pytest.raises(Unavailable):
-                    await client.enqueue("emails", 1, timeout=0.4)
-            nursery.cancel_scope.cancel()
 
 
 async def test_leaving_the_block_fails_what_still_waits(served: Served) -> None:

@@ -51,23 +51,6 @@ async def test_an_event_too_old_is_refused_with_where_the_feed_goes_on(served: S
     assert "newest event is 5" in caught.value.frame["message"]
 
 
-@pytest.mark.usefixtures("no_polls")
-async def test_an_answer_waits_for_the_first_event_of_that_tenant(served: Served, ada: Raw) -> None:
-    async with trio.open_nursery() as nursery:
-        rows: list[dict[str, object]] = []
-
-        async def ask() -> None:
-            rows.extend((await ada.ask("events", queue="q", timeout_ms=60_000))["events"])
-
-        nursery.start_soon(ask)
-        await waited_for(served, "ada")
-        await finish(served.app.store, "b", name="bob")
-        assert not rows
-        await finish(served.app.store, "a")
-        await wait_until(lambda: bool(rows))
-        assert [(row["event"], row["task"]) for row in rows] == [("done", "a")]
-
-
 async def test_an_answer_with_nothing_comes_when_the_time_is_up(served: Served) -> None:
     async with raw(served, tenant("ada")) as ada:
         assert (await ada.ask("events", queue="q", timeout_ms=50))["events"] == []

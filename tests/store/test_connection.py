@@ -61,19 +61,6 @@ async def test_a_thousand_concurrent_calls_share_few_writes_and_each_gets_its_ow
     assert replies == {number: str(number).encode() for number in range(1000)}
 
 
-async def test_an_error_reply_reaches_only_the_call_that_caused_it(store_port: int) -> None:
-    with trio.fail_after(30):
-        async with connected(store_port) as connection:
-            wrong: list[object] = []
-            right: list[object] = []
-            async with trio.open_nursery() as nursery:
-                for _ in range(3):
-                    nursery.start_soon(lambda: call_outcome(connection, "NO-SUCH-COMMAND", into=wrong))
-                    nursery.start_soon(lambda: call_outcome(connection, "ECHO", "x", into=right))
-    assert wrong == [StoreRefused] * 3
-    assert right == [b"x"] * 3
-
-
 async def test_callers_without_a_task_get_their_replies_and_their_failures_reach_nobody_else(store_port: int) -> None:
     got, failed = list[object](), list[object]()
 

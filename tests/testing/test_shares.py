@@ -94,18 +94,3 @@ async def test_a_task_is_moved_to_another_start(order: list[Any]) -> None:
         assert await first.reschedule() == "gone"
         assert (first.outcome, second.outcome) == ("done", "done")
     assert order == [2, 1]
-
-
-async def test_what_ends_while_a_handler_works_for_hours_is_still_its_own(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    app = fairq.Worker(concurrency=1)
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        await trio.sleep(10_000)
-
-    async with fairq.testing.run(app) as service:
-        task = await service.enqueue("emails", 1)
-        await service.drain()
-        assert (task.outcome, task.attempts) == ("done", 1)

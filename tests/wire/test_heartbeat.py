@@ -73,17 +73,6 @@ def test_pings_are_not_answered(session: Either) -> None:
     assert session.outgoing(1.0) == []
 
 
-def test_a_server_that_never_welcomes_is_given_up() -> None:
-    session = ClientSession()
-    session.connected(0.0)
-    while session.deadline() < TIMEOUT_S:
-        now = session.deadline()
-        session.expire(now)
-        session.outgoing(now)
-    session.expire(TIMEOUT_S)
-    assert session.is_timed_out
-
-
 def test_a_client_without_a_connection_has_no_heartbeat() -> None:
     session = client()
     session.disconnected(5.0)
