@@ -120,8 +120,10 @@ class Transport:
     async def _read(self) -> None:
         """Process received bytes, a slice at a time, and send the websocket's own answers (pongs, close)."""
         if not self._arrived:
-            with suppress(*_BROKEN):
+            try:
                 self._arrived = memoryview(await receive_some(self.stream, RECEIVE_BYTES))
+            except _BROKEN:
+                self._arrived = memoryview(b"")
             self._turn_began = trio.current_time()  # other tasks ran while this one waited
             self._since_progress += len(self._arrived)
             if not self._arrived:

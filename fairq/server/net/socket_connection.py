@@ -165,8 +165,8 @@ class SocketConnection(Connection):
             failure = FairqError(f"internal error; the server's log says why: request {id}")
             self.session.refuse(request.ref, failure, request.type)
         finally:
-            self._held_bytes -= held
-            if self._answered:
+            if held:
+                self._held_bytes -= held
                 self._answered.unpark_all()
         self._close_if_idle()
         self.wake_writer()
