@@ -113,8 +113,8 @@ MUTANTS = [
     Mutant("options outlive their task", "  redis.call('HDEL', key(call, 'task_options'), id)\n", ""),
     Mutant(
         "a task expires a ms late",
-        "expires_at <= call.sure then\n    return leave",
-        "expires_at < call.sure then\n    return leave",
+        "expires_at <= call.sure then\n      leave",
+        "expires_at < call.sure then\n      leave",
     ),
     Mutant(
         "expired tasks are charged",
@@ -574,8 +574,8 @@ MUTANTS = [
     ),
     Mutant(
         "a claim does not look for what its tasks ask",
-        "    if has_options(features) then claim.asking[#claim.asking + 1] = id end\n",
-        "",
+        "  if has_options(features) then claim.asking[#claim.asking + 1] = id end\n  if features < IS_LARGE",
+        "  if features < IS_LARGE",
     ),
     Mutant(
         "an ack keeps no result",
