@@ -52,13 +52,15 @@ end
 function accounts.comparison(call, slots_per_weight)
   if call.queue.share == SHARE_COUNT then return function(weight, base) return base, 1 / weight end end
   local mean, at = math.max(call.mean, 1), call.at
-  return function(weight, base, starts, estimate, leased)
-    local expected = estimate > mean and estimate or mean
+  return function(weight, base, starts, expected, leased)
+    if expected < mean then expected = mean end
     if leased > 0 then
       local age, least = leased * at - starts, leased * expected
-      base = base + (age > least and age or least) / weight
+      if age < least then age = least end
+      base = base + age / weight
     end
-    return leased + 1 <= weight * slots_per_weight and base - SOONER or base, expected / weight
+    if leased + 1 <= weight * slots_per_weight then base = base - SOONER end
+    return base, expected / weight
   end
 end
 
@@ -122,13 +124,14 @@ end
 -- Reads the tenants of these tags that this call has not met yet, in one command. They stay packed until they are asked
 -- for (false: there is none), except those that were written before the unit of service changed.
 function accounts.read(call, tags)
-  local known, missing, n = call.packed, {}, 0
-  for i = 1, #tags do
-    local tag = tags[i]
-    if known[tag] == nil then
-      n = n + 1
-      missing[n] = tag
-      known[tag] = false
+  local known, missing, n = call.packed, tags, #tags
+  if next(known) then
+    missing, n = {}, 0
+    for _, tag in ipairs(tags) do
+      if known[tag] == nil then
+        n = n + 1
+        missing[n] = tag
+      end
     end
   end
   if n == 0 then return end

@@ -30,21 +30,26 @@ function draws.read_line(call)
   return line
 end
 
+-- Reads `count` slots of a span behind the first `before`; those that are not written yet are zeros.
+local function read_slots(span, before, count)
+  local slots = redis.call('GETRANGE', span.at, 4 * before, 4 * (before + count) - 1)
+  return slots .. ('\0'):rep(4 * count - #slots)
+end
+
 -- Adds the tags in `count` slots of a span behind the first `before`, seen through the changes that this call has not
 -- written yet.
 local function add_tags(span, before, count, tags)
-  local slots, changed, n, last = span.slots, span.changed, #tags, 4 * before
+  local slots, changed, n, first = span.slots, span.changed, #tags, 4 * before
   if not slots then
     if span.count <= PAGE then
-      slots = redis.call('GETRANGE', span.at, 0, 4 * span.count - 1)
+      slots = read_slots(span, 0, span.count)
       span.slots = slots
     else
-      slots, last = redis.call('GETRANGE', span.at, last, last + 4 * count - 1), 0
+      slots, first = read_slots(span, before, count), 0
     end
   end
-  for k = 1, count do
-    tags[n + k], last = changed and changed[before + k] or slots:sub(last + 1, last + 4), last + 4
-  end
+  local found = {struct.unpack(('c4'):rep(count), slots, first + 1)}
+  for k = 1, count do tags[n + k] = changed and changed[before + k] or found[k] end
 end
 
 -- Adds the tags of `count` slots from a place of the line on; after the last one comes the first.
@@ -94,25 +99,27 @@ local function is_out(call, account)
 end
 
 -- Looks at tenants: each that can be served is a candidate, once. Returns how many of them are due.
-local function look_at(call, round, tags)
-  local seen, times, of_time = round.seen, round.times, round.of_time
-  local due, n, compare, due_until = 0, #times, round.compare, round.due_until
-  local is_limited, known, opened, unpack_some = call.queue.limited == 1, call.packed, call.accounts, struct.unpack
+local function look_at(call, round, tags, due_until)
+  local seen, times, of_time, compare, due, n = round.seen, round.times, round.of_time, round.compare, 0, #round.times
+  local known, opened, unpack_some = call.packed, call.accounts, struct.unpack
   accounts.read(call, tags)
+  if call.queue.limited == 1 then
+    for _, tag in ipairs(tags) do accounts.at(call, tag) end
+  end
   for i = 1, #tags do
     local tag = tags[i]
-    if not seen[tag] then
-      seen[tag] = true
-      local account, time, step = is_limited and accounts.at(call, tag) or opened[tag], nil, nil
+    if seen[tag] == nil then
+      local account, time, step = opened[tag], nil, nil
       if not account then
         local packed = known[tag]
         if packed then time, step = compare(unpack_some(PACE, packed)) end
       elseif not is_out(call, account) then
         time, step = compare(account.weight, account.base, account.starts, account.estimate, account.leased)
       end
+      seen[tag] = time and of_time[time] or false
       if time then
         n = n + 1
-        times[n], seen[tag], of_time[time] = time, of_time[time] or true, tag
+        times[n], of_time[time] = time, tag
         if time <= due_until + step / 2 then due = due + 1 end
       end
     end
@@ -122,81 +129,73 @@ end
 
 -- Looks at as many tenants as the round may need. Running leases count as what is expected of them, which puts tenants
 -- ahead of the clock: on average by `ahead` for each of these leases.
-local function look(call, round)
+function draws.look(call, round)
   local queue, line, wanted, tags = call.queue, round.line, round.wanted, {}
+  if line.tenants == 0 then return end
   local is_shared_by_time = queue.share == SHARE_TIME and queue.weight_sum > 0
   local ahead = is_shared_by_time and call.mean / 2 / queue.weight_sum or 0
-  round.due_until = queue.level + queue.running * ahead
+  local due_until = queue.level + queue.running * ahead
   if line.tenants <= math.max(FEW, LOOKS * wanted) then
     local first = line.tenants > 1 and math.floor(calls.random(call) * line.tenants) or 0
-    look_at(call, round, draws.tags_from(line, first, line.tenants, tags))
+    look_at(call, round, draws.tags_from(line, first, line.tenants, tags), due_until)
   else
     local passed, left = math.ceil(wanted / CURSOR), REDRAWS * wanted + FIRST
     draws.tags_from(line, queue.cursor % line.tenants, passed, tags)
     queue.cursor = (queue.cursor + passed) % line.tenants
     throw(call, line, math.max(LOOKS * wanted, FIRST), tags)
-    local due = look_at(call, round, tags)
+    local due = look_at(call, round, tags, due_until)
     while due < wanted and left > 0 do
       local count = math.max(LOOKS * (wanted - due), FIRST)
       tags, left = {}, left - count
       throw(call, line, count, tags)
-      due = due + look_at(call, round, tags)
+      due = due + look_at(call, round, tags, due_until)
     end
   end
   table.sort(round.times)
-  round.latest_pick = queue.reserve == 0 and queue.loans == 0 and round.times[wanted] or math.huge
 end
 
--- A round of up to `wanted` choices among the tenants that have slots now. It has two lists, in order of virtual times.
--- `times`, from `next` on: tenants that it has looked at and not served. `of_time` has a tag for each time, `seen` the
--- next tag of the same time, or true. `back`, from `next_back` on: tenants that it has served and that have more tasks;
--- `is_back`: the one taken last is of these. No tenant comes back at `latest_pick` or later.
+-- A round of up to `wanted` choices among the tenants that have slots now. `times`, from `next` on, are the virtual
+-- times of those that it may still serve, in order. `of_time` has a tag for each time, `seen` the next tag of the same
+-- time, or false. Those behind the first `most` times are not served.
 function draws.begin(call, wanted)
   local queue = call.queue
   local has_slots = queue.share == SHARE_TIME and queue.weight_sum > 0 and queue.slots > 0
   local slots_per_weight = has_slots and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
   return {line = draws.read_line(call), wanted = wanted, compare = accounts.comparison(call, slots_per_weight),
-    due_until = false, latest_pick = math.huge, seen = {}, times = {}, of_time = {}, next = 1,
-    back = {}, back_times = {}, next_back = 1, is_back = false}
+    most = queue.reserve + queue.loans == 0 and wanted or math.huge, seen = {}, times = {}, of_time = {}, next = 1}
 end
 
 -- Takes the tenant that is to be served next out of the round. Returns its tag; nil if the round knows of none.
-function draws.take(call, round)
-  if not round.due_until and round.line.tenants > 0 then look(call, round) end
-  local next_one, next_back = round.next, round.next_back
-  local time, back_time = round.times[next_one], round.back_times[next_back]
-  round.is_back = back_time and (not time or back_time < time)
-  if round.is_back then
-    round.next_back = next_back + 1
-    return round.back[next_back]
-  end
+function draws.take(round)
+  local time = round.times[round.next]
   if not time then return nil end
   local tag = round.of_time[time]
-  local other = round.seen[tag]
-  round.next = next_one + 1
-  if other ~= true then round.of_time[time] = other end
+  round.next, round.of_time[time] = round.next + 1, round.seen[tag]
   return tag
 end
 
 -- Puts back the tenant that was taken last: it is not served now.
 function draws.untake(round, tag)
-  if round.is_back then
-    round.next_back = round.next_back - 1
-  else
-    round.next = round.next - 1
-    round.of_time[round.times[round.next]] = tag
-  end
+  round.next = round.next - 1
+  round.of_time[round.times[round.next]] = tag
 end
 
--- A tenant has been served; it has a slot, and more tasks. It may be chosen again, behind those that have come back at
--- the same virtual time.
-function draws.give_back(round, tag, weight, base, starts, estimate, leased)
-  local time = round.compare(weight, base, starts, estimate, leased)
-  if time >= round.latest_pick then return end
-  local back, times, place = round.back, round.back_times, #round.back
-  while place >= round.next_back and times[place] > time do
-    back[place + 1], times[place + 1] = back[place], times[place]
-    place = place - 1
+-- A tenant has been served, and has more tasks. It comes again at its new virtual time, behind the others of that time.
+function draws.give_back(round, tag, time)
+  local times, of_time, seen, place = round.times, round.of_time, round.seen, round.next
+  local latest, behind = times[round.most], #times + 1
+  if latest and time >= latest then return end
+  while place < behind do
+    local middle = math.floor((place + behind) / 2)
+    if times[middle] < time then place = middle + 1 else behind = middle end
   end
-  back[place + 1], times[place + 1] = tag, time
+  table.insert(times, place, time)
+  seen[tag] = false
+  local last = of_time[time]
+  if not last then
+    of_time[time] = tag
+    return
+  end
+  while seen[last] do last = seen[last] end
+  seen[last] = tag
 end

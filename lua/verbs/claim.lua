@@ -15,6 +15,8 @@
 
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
+-- Of a run: what the tasks of a claim have in common that have the same features, and the rest.
+local BEGUN, REST = RUN.format:match('^<.......'), '<' .. RUN.format:match('^<.......(.*)')
 local HEAD = 7  -- values of the reply before the leases
 local LEASES_PER_CALL = 150  -- whatever the limit says; servers ask for no more
 local LATE_PER_CALL = 64     -- tasks whose window has closed, after which a claim leaves the rest to the next
@@ -63,44 +65,53 @@ local function leave(call, round, i, claim, id, last_run)
   claim.returned[#claim.returned + 1] = {account = accounts.at(call, round.tenants[i]), id = id}
 end
 
--- Deals with a picked entry: leases its task, if the window is open. An entry without a task, or with a leased one,
--- goes: a call failed half way. `last_run`: of the task's last attempt.
-local function lease_entry(call, round, i, claim, record, last_run)
-  local id, attempt, uncounted, message, more = round.ids[i], 1, 0, '', ''
-  local features, max_attempts, expires_at, bytes = records.read_for_claim(record, id)
-  if not features or last_run and is_left_over(call, id, last_run) then return picks.unpick(call, round, i, 0) end
-  if claim.bytes >= PAGE_BYTES or expires_at > 0 and expires_at <= call.sure then
-    return leave(call, round, i, claim, id, last_run)
-  end
-  local ids, runs, out, last = claim.ids, claim.runs, claim.out, max_attempts
-  local n = #ids
-  if last_run then
-    attempt, uncounted, max_attempts = last_run.attempt + 1, last_run.uncounted_attempts, last_run.max_attempts
-    message, more, bytes = last_run.error, last_run.more, bytes + #last_run.error
-    last = last_attempt(max_attempts, uncounted)
-  end
-  if features > 0 then
-    if has_options(features) then claim.asking[#claim.asking + 1] = id end
-    if features >= IS_LARGE then
-      record = records.whole(call, id, record)
-      claim.bytes = claim.bytes + #record
-    end
-  end
-  if expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
-  ids[n + 1], runs[2 * n + 1] = id, id
-  runs[2 * n + 2] = struct.pack(RUN.format, claim.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms,
-    bytes, round.tenants[i], attempt, uncounted, max_attempts, expires_at, #more, more) .. message
-  n = HEAD + 4 * n
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, attempt, last, record
+-- The beginning of the runs of tasks with these features.
+local function begun_with(call, claim, features)
+  return struct.pack(BEGUN, claim.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms)
 end
 
--- Deals with the round's entries. What is left of the round are the picks that have no task yet.
+-- Notes what a task with features asks for. Returns its record as the reply has it.
+local function note_features(call, claim, id, record, features)
+  if has_options(features) then claim.asking[#claim.asking + 1] = id end
+  if features < IS_LARGE then return record end
+  record = records.whole(call, id, record)
+  claim.bytes = claim.bytes + #record
+  return record
+end
+
+-- Leases the tasks of the round's entries, if their windows are open. An entry without a task, or with a leased one,
+-- goes: a call failed half way. What is left of the round are the picks that have no task yet.
 local function lease_round(call, round, claim)
-  local ids = round.ids
-  local found, runs = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  local ids, leased, new_runs, out, begun = round.ids, claim.ids, claim.runs, claim.out, {}
+  local found, runs, n = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids)), #leased
   round.pending = 0
   if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
-  for i = 1, round.count do lease_entry(call, round, i, claim, found[i], runs[i] and RUN.unpack(runs[i])) end
+  for i = 1, round.count do
+    local id, record, last_run, attempt, uncounted, message, more = ids[i], found[i], runs[i], 1, 0, '', ''
+    local features, max_attempts, expires_at, bytes = records.read_for_claim(record, id)
+    local last = max_attempts
+    if last_run then  -- of the task's last attempt
+      last_run = RUN.unpack(last_run)
+      attempt, uncounted, max_attempts = last_run.attempt + 1, last_run.uncounted_attempts, last_run.max_attempts
+      message, more = last_run.error, last_run.more
+      last = last_attempt(max_attempts, uncounted)
+    end
+    if not features or last_run and is_left_over(call, id, last_run) then
+      picks.unpick(call, round, i, 0)
+    elseif claim.bytes >= PAGE_BYTES or expires_at > 0 and expires_at <= call.sure then
+      leave(call, round, i, claim, id, last_run)
+    else
+      if features > 0 then record = note_features(call, claim, id, record, features) end
+      if expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
+      begun[features] = begun[features] or begun_with(call, claim, features)
+      n = n + 1
+      leased[n], new_runs[2 * n - 1] = id, id
+      new_runs[2 * n] = begun[features] .. struct.pack(REST, bytes + #message, round.tenants[i], attempt, uncounted,
+        max_attempts, expires_at, #more, more) .. message
+      local at = HEAD + 4 * n
+      out[at - 3], out[at - 2], out[at - 1], out[at] = id, attempt, last, record
+    end
+  end
   round.count = round.pending
 end
 

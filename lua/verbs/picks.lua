@@ -74,7 +74,7 @@ end
 -- none, and whether it is drawn.
 local function pick(call, round)
   local woken, is_full, best = round.woken[round.next_woken], call.queue.reserve > 0 and reserve.is_full(call), nil
-  if is_full then best = reserve.first_idle(call, round) else best = draws.take(call, round) end
+  if is_full then best = reserve.first_idle(call, round) else best = draws.take(round) end
   if not woken or best and drawn_wins(call, woken, accounts.at(call, best)) then return best, not is_full end
   if best and not is_full then draws.untake(round, best) end
   round.next_woken, woken.is_on_wake_list = round.next_woken + 1, 0
@@ -98,76 +98,85 @@ local function dispatch(call, round, account)
   end
 end
 
--- The level is never below the virtual time of a served tenant that has a slot.
-local function raise_level(queue, vtime)
-  if vtime > queue.level then queue.level = vtime end
-end
-
--- Serves a tenant. Returns how far that moved the clock (`charges.dispatch`), nil if it only repaid a loan.
+-- Serves a tenant, or has it repay a loan. A served tenant with a slot raises the level to its virtual time.
 local function serve(call, round, account, is_drawn)
-  local queue, moved = call.queue, nil
+  local queue = call.queue
   accounts.touch(call, account)
-  if is_drawn then raise_level(queue, accounts.vtime_of(call, account)) end
+  if is_drawn then queue.level = math.max(queue.level, accounts.vtime_of(call, account)) end
   if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then
     if queue.reserve > 0 then reserve.lend(call, account) end
-    moved = charges.dispatch(call, account)
+    local count = round.count + 1
+    round.count, round.tenants[count], round.moves[count] = count, account.tag, charges.dispatch(call, account)
     dispatch(call, round, account)
   end
-  if account.slot > 0 and account.standing ~= 0 then
-    draws.give_back(round, account.tag, account.weight, account.base, account.starts, account.estimate, account.leased)
+  if is_drawn and account.standing ~= 0 then
+    local time = round.compare(account.weight, account.base, account.starts, account.estimate, account.leased)
+    draws.give_back(round, account.tag, time)
   end
-  return moved
 end
 
--- Serves a drawn tenant whose account stays packed: it has a slot and more than one task, it competes, and its details
--- do not matter. (No tenant has woken, or `drawn_wins` would have opened it.) If the round knows no other, it is served
--- up to `wanted` times at once. Returns how often; 0, and changes nothing, if it must be opened.
-local function serve_packed(call, round, tag, wanted)
-  local packed, queue, touched, at = call.packed[tag], call.queue, call.touched, call.at
-  local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =
-    struct.unpack(NAMED, packed)
-  if is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then return 0 end
-  local count = 1
-  if not (round.times[round.next] or round.back[round.next_back]) then
-    count = math.min(wanted, ready - 1)
+-- Serves drawn tenants as `serve` does, the next ones first, while their accounts can stay packed: they have slots and
+-- more than one task, they compete, and their details do not matter. The last one that the round knows is served as
+-- often as it can be at once.
+local function serve_packed(call, round)
+  local queue, at, packed, touched, level = call.queue, call.at, call.packed, call.touched, call.queue.level
+  local times, of_time, place, wanted, count = round.times, round.of_time, round.next, round.wanted, round.count
+  local time = times[place]
+  while time and count < wanted do
+    local tag = of_time[time]
+    local account, often = packed[tag], 1
+    local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =
+      struct.unpack(NAMED, account)
+    if call.accounts[tag] or is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then break end
+    place, of_time[time] = place + 1, round.seen[tag]
+    time = times[place]
+    if not time then often = math.min(wanted - count, ready - 1) end
+    local vtime = base + (leased * at - starts) / weight
+    if vtime > level then level = vtime end
+    starts, leased, ready = starts + often * at, leased + often, ready - often
+    packed[tag] = struct.pack(SERVED, weight, base, starts, estimate, leased, loan, ready, account:sub(KEPT_AT))
+    if not touched[tag] then touched[tag], touched[#touched + 1] = true, tag end
+    call.stays[tag] = leased == 1 and estimate > 0  -- then its rate is what it was
+      or seats.class_for(call, class, weight, starts, estimate, leased) == class
+    round.names[tag] = name
+    for _ = 1, often do
+      count = count + 1
+      round.tenants[count] = tag
+    end
+    local again, latest = round.compare(weight, base, starts, estimate, leased), times[wanted]
+    if not latest or again < latest then
+      round.next = place
+      draws.give_back(round, tag, again)
+      time = times[place]
+    end
   end
-  raise_level(queue, base + (leased * at - starts) / weight)
-  starts, leased, ready = starts + count * at, leased + count, ready - count
-  queue.ready, queue.leased, queue.running = queue.ready - count, queue.leased + count, queue.running + count
-  call.packed[tag] = struct.pack(SERVED, weight, base, starts, estimate, leased, loan, ready, packed:sub(KEPT_AT))
-  if not touched[tag] then touched[tag], touched[#touched + 1] = true, tag end
-  call.stays[tag] = leased == 1 and estimate > 0  -- then its rate is what it was
-    or seats.class_for(call, class, weight, starts, estimate, leased) == class
-  round.names[tag] = name
-  draws.give_back(round, tag, weight, base, starts, estimate, leased)
-  return count
+  local served = count - round.count
+  queue.ready, queue.leased, queue.running = queue.ready - served, queue.leased + served, queue.running + served
+  round.next, round.count, queue.level = place, count, level
 end
 
--- Makes up to `wanted` picks. Returns them in order, as columns: pick i is of the tenant with the tag tenants[i], and
--- its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed. `only_reserve_left`:
--- nothing was picked, since the free slots are kept for tenants that have nothing running.
+-- Makes up to `wanted` picks. They are in order, as columns: pick i is of the tenant with the tag tenants[i], and with
+-- `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed.
+-- `only_reserve_left`: nothing was picked, since the free slots are kept for tenants that have nothing running.
 function picks.round(call, wanted)
-  local queue, opened, woken, has_popped = call.queue, call.accounts, read_woken(call, wanted)
-  local round = draws.begin(call, wanted)
-  local tenants, moves, count, has_reserve = {}, {}, 0, queue.reserve > 0
+  local queue, woken, has_popped = call.queue, read_woken(call, wanted)
+  local round, is_full = draws.begin(call, wanted), queue.reserve > 0 and reserve.is_full(call)
   local is_plain = queue.share == SHARE_TIME and queue.limited + queue.reserve + queue.loans == 0
-  round.woken, round.next_woken, round.popped, round.names = woken, 1, #woken, {}
-  while count < wanted and queue.servable > 0 and call.tokens < TOKENS_PER_CALL do
+  round.woken, round.next_woken, round.popped = woken, 1, #woken
+  round.tenants, round.names, round.moves, round.count = {}, {}, {}, 0
+  if queue.servable > 0 and not is_full then draws.look(call, round) end
+  while round.count < wanted and queue.servable > 0 and call.tokens < TOKENS_PER_CALL do
+    if is_plain and not woken[round.next_woken] then serve_packed(call, round) end
+    if round.count == wanted then break end
     local tag, is_drawn = pick(call, round)
     if not tag then break end
-    local served, moved = is_plain and not opened[tag] and serve_packed(call, round, tag, wanted - count) or 0, 0
-    if served == 0 then
-      moved = serve(call, round, accounts.at(call, tag), is_drawn)
-      served = moved == nil and 0 or 1
-    end
-    for i = count + 1, count + served do tenants[i], moves[i] = tag, moved end
-    count = count + served
+    serve(call, round, accounts.at(call, tag), is_drawn)
   end
   keep_woken(call, round)
-  local is_empty = count == 0 and not has_popped
-  local only_reserve_left = is_empty and has_reserve and reserve.is_full(call) and not next(call.passed_over)
-  return {tenants = tenants, names = round.names, moves = moves, count = count, is_empty = is_empty,
-    only_reserve_left = only_reserve_left}
+  round.is_empty = round.count == 0 and not has_popped
+  round.only_reserve_left = round.is_empty and queue.reserve > 0 and reserve.is_full(call)
+    and not next(call.passed_over)
+  return round
 end
 
 -- Takes back pick i. `ready_again`: 1 if its task is still ready, 0 if it is not.
@@ -210,11 +219,13 @@ function picks.take(call, round)
       own = account and takes.ids(call, account, given) or takes.loose(call, names[tag], given)
       ids_of[tag], given = own, 0
     end
-    local id = own[given + 1]
-    wanted[tag] = given + 1  -- from now on: how many were given
+    given = given + 1
+    wanted[tag] = given  -- from now on: how many were given
+    local id = own[given]
     if id then
       n = n + 1
-      ids[n], tenants[n], moves[n] = id, tag, moves[i]
+      ids[n] = id
+      if n < i then tenants[n], moves[n] = tag, moves[i] end
     else
       picks.unpick(call, round, i, 0)
     end

@@ -113,8 +113,8 @@ MUTANTS = [
     Mutant("options outlive their task", "  redis.call('HDEL', key(call, 'task_options'), id)\n", ""),
     Mutant(
         "a task expires a ms late",
-        "expires_at <= call.sure then\n    return leave",
-        "expires_at < call.sure then\n    return leave",
+        "expires_at <= call.sure then\n      leave",
+        "expires_at < call.sure then\n      leave",
     ),
     Mutant(
         "expired tasks are charged",
@@ -448,42 +448,35 @@ MUTANTS = [
     ),
     Mutant("a class without tenants keeps its string", "  put_in_slot(call, class, last, false)\n", ""),
     Mutant(
-        "those that come again come before their equals", "and times[place] > time do", "and times[place] >= time do"
+        "those that come again come before their equals",
+        "  seen[last] = tag\n",
+        "  of_time[time], seen[tag] = tag, of_time[time]\n",
     ),
-    Mutant(
-        "those that come again come before the others",
-        "(not time or back_time < time)",
-        "(not time or back_time <= time)",
-    ),
-    Mutant(
-        "of equals only the last comes",
-        "if other ~= true then round.of_time",
-        "if false then round.of_time",
-    ),
+    Mutant("those that come again replace their equals", "  while seen[last] do last = seen[last] end\n", ""),
+    Mutant("those that come again come at once", "if times[middle] < time then place", "if false then place"),
+    Mutant("of equals only the last comes", "round.next + 1, round.seen[tag]\n", "round.next + 1, tag\n"),
+    Mutant("of equals only the last is served packed", "= place + 1, round.seen[tag]\n", "= place + 1, tag\n"),
     Mutant("the last task of a tenant leaves it packed", "is_odd == 1 or ready == 1 or", "is_odd == 1 or"),
     Mutant("a tenant with details is served packed", "is_odd == 1 or ready == 1 or", "ready == 1 or"),
     Mutant(
         "a tenant that is served packed stays in a class that it has left",
-        ", leased) == class\n  round.names",
-        ", leased) ~= nil\n  round.names",
+        ", leased) == class\n    round.names",
+        ", leased) ~= nil\n    round.names",
     ),
     Mutant(
         "who is served packed does not raise the level",
-        "  raise_level(queue, base + (leased",
-        "  local _ = (base + (leased",
+        "    if vtime > level then level = vtime end\n",
+        "",
     ),
-    Mutant("who is alone is served beyond its tasks", "math.min(wanted, ready - 1)", "wanted"),
-    Mutant(
-        "others wait while one is served packed",
-        "  if not (round.times[round.next] or round.back",
-        "  if not (round.back",
-    ),
-    Mutant("those that come again wait meanwhile", "or round.back[round.next_back]) then", ") then"),
+    Mutant("who is alone is served beyond its tasks", "math.min(wanted - count, ready - 1)", "wanted - count"),
+    Mutant("others wait while one is served packed", "if not time then often", "if true then often"),
+    Mutant("those that come again wait meanwhile", "      time = times[place]\n", ""),
+    Mutant("loans shorten a round", "queue.reserve + queue.loans == 0 and wanted or", "wanted or"),
     Mutant(
         "limits for all, a reserve and loans are not seen", "queue.limited + queue.reserve + queue.loans == 0", "true"
     ),
     Mutant("who is drawn and not served is lost", "  if best and not is_full then draws.untake(round, best) end\n", ""),
-    Mutant("of equals the wrong one is lost", "    round.of_time[round.times[round.next]] = tag\n", ""),
+    Mutant("of equals the wrong one is lost", "  round.of_time[round.times[round.next]] = tag\n", ""),
     Mutant(
         "whose leases run stays in a class that it has left",
         "leased == 1 and estimate > 0  -- then",
@@ -583,8 +576,8 @@ MUTANTS = [
     ),
     Mutant(
         "a claim does not look for what its tasks ask",
-        "    if has_options(features) then claim.asking[#claim.asking + 1] = id end\n",
-        "",
+        "  if has_options(features) then claim.asking[#claim.asking + 1] = id end\n  if features < IS_LARGE",
+        "  if features < IS_LARGE",
     ),
     Mutant(
         "an ack keeps no result",
