@@ -135,8 +135,8 @@ local function serve_packed(call, round)
     if vtime > level then level = vtime end
     starts, leased, ready = starts + often * at, leased + often, ready - often
     packed[tag] = struct.pack(SERVED, weight, base, starts, estimate, leased, loan, ready, account:sub(KEPT_AT))
-    if not touched[tag] then touched[tag], touched[#touched + 1] = true, tag end
-    call.stays[tag] = leased == 1 and estimate > 0  -- then its rate is what it was
+    if touched[tag] == nil then touched[#touched + 1] = tag end
+    touched[tag] = leased == 1 and estimate > 0  -- then its rate is what it was
       or seats.class_for(call, class, weight, starts, estimate, leased) == class
     round.names[tag] = name
     for _ = 1, often do
