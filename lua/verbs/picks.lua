@@ -217,7 +217,8 @@ function picks.take(call, round)
     if not own then
       local account = opened[tag]
       own = account and takes.ids(call, account, given) or takes.loose(call, names[tag], given)
-      ids_of[tag], given = own, 0
+      if given > 1 then ids_of[tag] = own end
+      given = 0
     end
     given = given + 1
     wanted[tag] = given  -- from now on: how many were given
