@@ -148,8 +148,8 @@ local OF_CALL = {__index = {
 function calls.open_any(keys, args)
   local call = setmetatable({
     prefix = keys[1], random_values = args[2], queue = calls.load_queue(keys[1]), now = 0, at = 0, sure = 0, mean = 0,
-    packed = {}, accounts = {}, books = {}, touched = {}, named = {},  -- tenants (pick/accounts.lua)
-    stays = {},                                   -- tags: whether who is still packed stays in its seat
+    packed = {}, accounts = {}, books = {}, named = {},  -- tenants (pick/accounts.lua)
+    touched = {},                                 -- their tags, and by tag whether one stays in its seat, being packed
     moved_tags = {},                              -- changed tags, by class and slot (pick/seats.lua)
     runs = {}, bundles = {},                      -- leases (tasks/leases.lua)
     taken = {},                                   -- how many ids of which keys (tasks/takes.lua)

@@ -110,7 +110,8 @@ end
 function accounts.unpack(call, tag, packed)
   if call.accounts[tag] then return call.accounts[tag] end
   local account, epoch = ACCOUNT.unpack(call.packed[tag] or packed), call.queue.epoch
-  account.tag, call.accounts[tag], call.stays[tag] = tag, account, nil
+  account.tag, call.accounts[tag] = tag, account
+  if call.touched[tag] then call.touched[tag] = false end
   if epoch > 0 and struct.unpack('<I', account.books) ~= epoch then renew(call, account) end
   return account
 end
@@ -218,7 +219,7 @@ end
 -- Has a tenant seated and written back when the call closes.
 function accounts.touch(call, account)
   local touched, tag = call.touched, account.tag
-  if not touched[tag] then touched[tag], touched[#touched + 1] = true, tag end
+  if touched[tag] == nil then touched[tag], touched[#touched + 1] = false, tag end
   return account
 end
 

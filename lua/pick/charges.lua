@@ -76,7 +76,7 @@ function charges.lease(call, tag, began_at, until_at, is_worked, is_done, bytes_
     return charges.lease(call, tag, began_at, until_at, is_worked, is_done, bytes_gone)
   end
   local touched = call.touched
-  if not touched[tag] then touched[tag], touched[#touched + 1] = true, tag end
+  if touched[tag] == nil then touched[tag], touched[#touched + 1] = false, tag end
   local start, moves_clock = queue.epoch_at, standing == COMPETES and loan ~= GIFT
   if began_at > start then start = began_at end
   leased, starts, queue.leased, call.freed = leased - 1, starts - start, queue.leased - 1, true
@@ -100,7 +100,7 @@ function charges.lease(call, tag, began_at, until_at, is_worked, is_done, bytes_
   if account then return put(call, account, base, starts, estimate, delivered, done, bytes) end
   call.packed[tag] = struct.pack(CHANGED, weight, base, starts, estimate, leased,
     packed:sub(KEPT_AT, behind - BOOKED_SIZE - #later), delivered, done, bytes, events, call.at, #later, later)
-  call.stays[tag] = queue.limited + is_odd == 0 and (
+  touched[tag] = queue.limited + is_odd == 0 and (
     slot > 0 and seats.class_for(call, class, weight, starts, estimate, leased) == class
     or slot == AWAKE and is_on_wake_list == 1 or slot == OUT and ready == 0)
 end

@@ -92,7 +92,7 @@ end
 -- True if a tenant that has a slot cannot be served any more: it loses the slot when the round is over. Only the call
 -- itself, or a common limit that was lowered, can bring that about.
 local function is_out(call, account)
-  if call.queue.limited == 0 and not call.touched[account.tag] then return false end
+  if call.queue.limited == 0 and call.touched[account.tag] == nil then return false end
   if not call.passed_over[account] and limits.is_eligible(call, account) then return false end
   accounts.touch(call, account)
   return true

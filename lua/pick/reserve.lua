@@ -64,7 +64,7 @@ local function list_idle(call, wanted)
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
     local account = accounts.at(call, tag)
-    if account and may_borrow(call, account) and not call.touched[tag] then
+    if account and may_borrow(call, account) and call.touched[tag] == nil then
       line[#line + 1] = account
     elseif account then
       accounts.touch(call, account)

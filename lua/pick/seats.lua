@@ -137,11 +137,11 @@ end
 
 -- Seats all touched tenants, but those that are known to stay where they are.
 function seats.seat_all(call)
-  local touched, stays = call.touched, call.stays
+  local touched = call.touched
   for i = 1, math.huge do  -- seating one tenant may touch another
     local tag = touched[i]
     if not tag then break end
-    if not stays[tag] then seat(call, accounts.at(call, tag)) end
+    if not touched[tag] then seat(call, accounts.at(call, tag)) end
   end
 end
 

@@ -135,8 +135,8 @@ local function serve_packed(call, round)
     if vtime > level then level = vtime end
     starts, leased, ready = starts + often * at, leased + often, ready - often
     packed[tag] = struct.pack(SERVED, weight, base, starts, estimate, leased, loan, ready, account:sub(KEPT_AT))
-    if not touched[tag] then touched[tag], touched[#touched + 1] = true, tag end
-    call.stays[tag] = leased == 1 and estimate > 0  -- then its rate is what it was
+    if touched[tag] == nil then touched[#touched + 1] = tag end
+    touched[tag] = leased == 1 and estimate > 0  -- then its rate is what it was
       or seats.class_for(call, class, weight, starts, estimate, leased) == class
     round.names[tag] = name
     for _ = 1, often do
@@ -217,7 +217,8 @@ function picks.take(call, round)
     if not own then
       local account = opened[tag]
       own = account and takes.ids(call, account, given) or takes.loose(call, names[tag], given)
-      ids_of[tag], given = own, 0
+      if given > 1 then ids_of[tag] = own end
+      given = 0
     end
     given = given + 1
     wanted[tag] = given  -- from now on: how many were given
