@@ -122,12 +122,12 @@ local function serve_packed(call, round)
   local queue, at, packed, touched, level = call.queue, call.at, call.packed, call.touched, call.queue.level
   local times, of_time, place, wanted, count = round.times, round.of_time, round.next, round.wanted, round.count
   local time = times[place]
-  while time and count < wanted do
+  while time and count < wanted and not call.accounts[of_time[time]] do
     local tag = of_time[time]
     local account, often = packed[tag], 1
     local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =
       struct.unpack(NAMED, account)
-    if call.accounts[tag] or is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then break end
+    if is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then break end
     place, of_time[time] = place + 1, round.seen[tag]
     time = times[place]
     if not time then often = math.min(wanted - count, ready - 1) end
