@@ -106,6 +106,7 @@ end
 -- Serves a tenant. Returns how far that moved the clock (`charges.dispatch`), nil if it only repaid a loan.
 local function serve(call, round, account, is_drawn)
   local queue, moved = call.queue, nil
+  if not call.touched[account.tag] and accounts.has_groups(call, account) then call.costly = call.costly + 1 end
   accounts.touch(call, account)
   if is_drawn then raise_level(queue, accounts.vtime_of(call, account)) end
   if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then
@@ -152,7 +153,7 @@ function picks.round(call, wanted)
   local tenants, moves, count, has_reserve = {}, {}, 0, queue.reserve > 0
   local is_plain = queue.share == SHARE_TIME and queue.limited + queue.reserve + queue.loans == 0
   round.woken, round.next_woken, round.popped, round.names = woken, 1, #woken, {}
-  while count < wanted and queue.servable > 0 and call.tokens < TOKENS_PER_CALL do
+  while count < wanted and queue.servable > 0 and call.costly < COSTLY_PER_CALL do
     local tag, is_drawn = pick(call, round)
     if not tag then break end
     local served, moved = is_plain and not opened[tag] and serve_packed(call, round, tag, wanted - count) or 0, 0
