@@ -126,7 +126,7 @@ local OF_CALL = {__index = {
   next_random = 1,                                -- of the test's random values
   classes = false,                                -- calls.classes_of
   details = false,                                -- of tenants, packed, by name (pick/accounts.lua)
-  limits = false, parked = false, kept_out = false, unpark_at = false, tokens = 0,  -- bounds (pick/limits.lua)
+  limits = false, parked = false, kept_out = false, unpark_at = false, costly = 0,  -- bounds (pick/limits.lua)
   to_wake = false,                                -- tags that go onto the wake list at the close (pick/seats.lua)
   earlier = false,                                -- tags that an earlier verb of the call touched (pick/close.lua)
   wake = false, passed_over = false,              -- what a claim has read of that list, and whom it leaves out

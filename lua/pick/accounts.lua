@@ -30,6 +30,12 @@ function accounts.odd_details(call, account)
   return account.details or account.is_odd == 1 and accounts.details_of(call, account)
 end
 
+-- True if ready tasks of the tenant are in groups (tasks/turns.lua).
+function accounts.has_groups(call, account)
+  local details = accounts.odd_details(call, account)
+  return details and details.grouped > 0
+end
+
 function accounts.vtime_of(call, account)
   if call.queue.share == SHARE_COUNT or account.loan == GIFT then return account.base end
   return account.base + (account.leased * call.at - account.starts) / account.weight

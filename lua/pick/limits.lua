@@ -174,7 +174,7 @@ function limits.spend(call, account, count)
   if limits.is_plain(call, account) then return end
   local rate, details = limits.of(call, account).rate, accounts.details_of(call, account)
   if rate == 0 then return end
-  call.tokens = call.tokens + count
+  call.costly = call.costly + count
   details.theoretical_arrival = math.max(details.theoretical_arrival, call.now) + count * 1000 / rate
   limits.meter(call, account)
 end

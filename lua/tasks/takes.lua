@@ -34,8 +34,7 @@ end
 
 -- Up to `wanted` ids of one tenant, the next ones first.
 function takes.ids(call, account, wanted)
-  local details = accounts.odd_details(call, account)
-  if details and details.grouped > 0 then return take_grouped(call, account, wanted) end
+  if accounts.has_groups(call, account) then return take_grouped(call, account, wanted) end
   return takes.loose(call, account.name, wanted)
 end
 

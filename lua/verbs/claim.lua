@@ -185,7 +185,7 @@ local function fill(call, claim)
   local queue, limit, rounds = call.queue, claim.limit, 0
   call.wake, call.passed_over = {read = 0, unserved = {}, again = {}}, {}
   while #claim.ids < limit and queue.blocked == 0 and queue.servable > 0 and rounds < ROUNDS
-      and #claim.late < LATE_PER_CALL and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES
+      and #claim.late < LATE_PER_CALL and call.costly < COSTLY_PER_CALL and claim.bytes < PAGE_BYTES
       and not claim.only_reserve_left do
     if rounds > 0 then seats.seat_all(call) end
     local round = picks.round(call, limit - #claim.ids)

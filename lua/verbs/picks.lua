@@ -101,6 +101,7 @@ end
 -- Serves a tenant, or has it repay a loan. A served tenant with a slot raises the level to its virtual time.
 local function serve(call, round, account, is_drawn)
   local queue = call.queue
+  if call.touched[account.tag] == nil and accounts.has_groups(call, account) then call.costly = call.costly + 1 end
   accounts.touch(call, account)
   if is_drawn then queue.level = math.max(queue.level, accounts.vtime_of(call, account)) end
   if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then
@@ -165,7 +166,7 @@ function picks.round(call, wanted)
   round.woken, round.next_woken, round.popped = woken, 1, #woken
   round.tenants, round.names, round.moves, round.count = {}, {}, {}, 0
   if queue.servable > 0 and not is_full then draws.look(call, round) end
-  while round.count < wanted and queue.servable > 0 and call.tokens < TOKENS_PER_CALL do
+  while round.count < wanted and queue.servable > 0 and call.costly < COSTLY_PER_CALL do
     if is_plain and not woken[round.next_woken] then serve_packed(call, round) end
     if round.count == wanted then break end
     local tag, is_drawn = pick(call, round)

@@ -210,3 +210,17 @@ def test_a_claim_from_tenants_with_a_rate_leaves_what_is_too_much_for_one_call(q
     assert queue.queue_state()["hungry"] == 0, "waiting servers are told that there is more"
     rest = leased_in(queue.call("claim", "w2", 150))
     assert sorted(lease.id for lease in first + rest) == sorted(ids)
+
+
+def test_a_claim_from_tenants_with_groups_leaves_what_is_too_much_for_one_call(queue: Queue) -> None:
+    for n in range(100):
+        queue.enqueue(f"t{n}", *(f"{n}-{each}" for each in "abc"), group="g")
+    first = leased_in(queue.call("claim", "w1", 150))
+    assert len(first) == 60
+    assert queue.queue_state()["hungry"] == 0, "waiting servers are told that there is more"
+    assert len(leased_in(queue.call("claim", "w2", 150))) == 60
+
+
+def test_a_claim_from_one_tenant_with_groups_is_as_long_as_any(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"a{n}" for n in range(200)), group="g")
+    assert len(leased_in(queue.call("claim", "w1", 150))) == 150
