@@ -55,9 +55,23 @@ def queues(draw: Any) -> tuple[Setup, list[Demand], Pattern]:
 
 @settings(max_examples=60)
 @given(queues())
-def test_shares_sum_to_one_and_no_task_is_lost_or_made(drawn: tuple[Setup, list[Demand], Pattern]) -> None:
+def test_shares_sum_to_one_limits_hold_and_no_task_is_lost_or_made(drawn: tuple[Setup, list[Demand], Pattern]) -> None:
     setup, demands, pattern = drawn
-    played = play(setup, demands, STEP_MS, pattern)
+    watched: list[Start] = []
+
+    class Watched(SimulatedQueue):
+        def claim(self, limit: int, now: float) -> list[Start]:
+            started = super().claim(limit, now)
+            assert self.leased <= setup.slots
+            for tenant in self.tenants.values():
+                assert not (most := setup.tenants[tenant.name].max_running) or tenant.leased <= most
+            watched.extend(started)
+            return started
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "SimulatedQueue", Watched)
+        played = play(setup, demands, STEP_MS, pattern)
+    assert len(watched) == sum(each.started for each in played.outcomes.values())
     shares = [each.share for each in played.outcomes.values() if each.share is not None]
     assert not shares or sum(shares) == pytest.approx(1)
     assert 0 <= played.used <= 1 + 1e-9
@@ -78,27 +92,6 @@ def test_shares_sum_to_one_and_no_task_is_lost_or_made(drawn: tuple[Setup, list[
 def arrivals_of(each: Demand, pattern: Pattern) -> list[float]:
     """Return when tasks come, as the first simulation has them."""
     return list(arrival_times(each, STEP_MS, pattern, 1.0, Random(f"0 {each.tenant}")))
-
-
-@settings(max_examples=30)
-@given(queues())
-def test_limits_on_running_tasks_hold_at_all_times(drawn: tuple[Setup, list[Demand], Pattern]) -> None:
-    setup, demands, pattern = drawn
-    watched: list[Start] = []
-
-    class Watched(SimulatedQueue):
-        def claim(self, limit: int, now: float) -> list[Start]:
-            started = super().claim(limit, now)
-            assert self.leased <= setup.slots
-            for tenant in self.tenants.values():
-                assert not (most := setup.tenants[tenant.name].max_running) or tenant.leased <= most
-            watched.extend(started)
-            return started
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "SimulatedQueue", Watched)
-        played = play(setup, demands, STEP_MS, pattern)
-    assert len(watched) == sum(each.started for each in played.outcomes.values())
 
 
 def flood(weight: float = 1.0, slots: int = 4, **terms: Any) -> Played:

@@ -132,17 +132,6 @@ def test_ctrl_c_closes_the_client(service: Service, run: Callable[[Any], None]) 
 
 
 @on_both
-async def test_an_error_inside_comes_out_as_it_is(service: Service) -> None:
-    async def fail() -> None:
-        async with service.client() as client:
-            await client.enqueue("emails", 1)
-            raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        await fail()
-
-
-@on_both
 async def test_a_client_of_another_event_loop_says_so(service: Service) -> None:
     def elsewhere(call: Callable[[], Any]) -> list[str]:
         said = []

@@ -373,15 +373,3 @@ async def test_slots_of_a_server_whose_list_is_missing_leave_it_unknown(
         said = {"server": "full", "slots": {"q": slots}}
         served.app.worker_registry.on_announcement(orjson.dumps(said).decode())
         assert queue_row(await operator.ask("queues"), "q")["takers"] == told
-
-
-async def test_answers_that_no_question_waits_for_do_no_harm(served: Served) -> None:
-    questions = served.app.questions
-    questions.on_answer("other", served.app.name, 99, [])
-    questions.on_answer("other", "third", 1, [])
-    async with raw(served, WORKER) as worker:
-        await worker.attach("q", name="mill")
-        for message in (b'{"server":"x","question":[1]}', b'{"server":"x","question":[1,"no such kind",[]]}'):
-            await served.app.store.workers.tell(message)
-        await served.app.store.workers.tell(b'{"server":"x","question":[1,"drain",["mill",9000000000000]]}')
-        assert (await worker.receive())["type"] == "dismiss"

@@ -109,18 +109,6 @@ async def test_an_end_during_the_first_read_is_not_missed(served: Served, monkey
         assert [row["id"] for row in (await ada.receive())["tasks"]] == ["a"]
 
 
-@pytest.mark.usefixtures("no_polls")
-async def test_who_has_ended_before_is_told_at_once_and_the_rest_when_it_ends(served: Served, ada: Raw) -> None:
-    await add(served, "a", "b")
-    await finish(served, 1)
-    await begin(ada, "a", "b", timeout_ms=20_000)
-    assert [row["id"] for row in (await ada.receive())["tasks"]] == ["a"]
-    await finish(served, 1)  # told in a frame of its own, or with the reply
-    last = await ada.receive()
-    rows = last["tasks"] if last["type"] == "ended" else last["body"]["tasks"]
-    assert [row["id"] for row in rows] == ["b"]
-
-
 async def test_a_lost_message_is_made_up_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.server.long_poll.POLL_S", 0.05)
     monkeypatch.setattr("fairq.server.long_poll.LongPolls.on_message", lambda *_: None)

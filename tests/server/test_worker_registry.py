@@ -248,7 +248,12 @@ async def test_what_no_server_would_say_does_no_harm(served: Served, worker: Raw
     async with raw(served, WORKER) as other:
         await worker.attach("q", name="mill", started_at_ms=1)
         await other.attach("q", name="other")
-        for message in (b"", b"[", b"1", b"{}", b'{"server":"x","attached":[1]}', b'{"server":"x","attached":5}'):
+        served.app.questions.on_answer("other", served.app.name, 99, [])
+        served.app.questions.on_answer("other", "third", 1, [])
+        for message in (
+            b"", b"[", b"1", b"{}", b'{"server":"x","attached":[1]}', b'{"server":"x","attached":5}',
+            b'{"server":"x","question":[1]}', b'{"server":"x","question":[1,"no such kind",[]]}',
+        ):  # fmt: skip
             await served.app.store.workers.tell(message)
         await served.app.store.workers.tell(b'{"server":"x","question":[1,"drain",["mill",1]]}')  # it is late
         await served.app.store.workers.tell(b'{"server":"x","question":[2,"drain",["other",9000000000000]]}')

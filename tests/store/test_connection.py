@@ -120,31 +120,6 @@ async def test_replies_to_callers_that_were_closed_are_dropped(store_port: int) 
     assert got == []
 
 
-async def test_a_cancelled_callers_reply_is_dropped_and_the_next_callers_get_theirs(store_port: int) -> None:
-    got: list[object] = []
-    cancelled = trio.CancelScope()
-
-    async def leave(connection: Connection) -> None:
-        with cancelled:
-            await connection.call("ECHO", "two")
-            got.append("the cancelled caller went on")
-
-    with trio.fail_after(30):
-        async with open_proxy(store_port) as proxy, connected(proxy.port) as connection:
-            proxy.hold()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(lambda: call_outcome(connection, "ECHO", "one", into=got))
-                await wait_until(lambda: len(connection._pending) == 1)
-                nursery.start_soon(leave, connection)
-                await wait_until(lambda: len(connection._pending) == 2)
-                nursery.start_soon(lambda: call_outcome(connection, "ECHO", "three", into=got))
-                await wait_until(lambda: len(connection._pending) == 3)
-                cancelled.cancel()
-                proxy.release()
-            assert got == [b"one", b"three"]
-            assert await connection.call("ECHO", "four") == b"four"
-
-
 async def test_a_stopped_store_fails_calls_in_time_and_is_used_again_when_it_goes_on(
     start_store: Callable[..., stores.LocalServer],
 ) -> None:
@@ -199,22 +174,6 @@ async def test_a_primary_that_was_demoted_is_left(start_store: Callable[..., sto
             await ask_once(connection.address, "REPLICAOF", "NO", "ONE")
             await connection.wait_connected()
             assert await connection.call("SET", "a", "3") == b"OK"
-
-
-async def test_a_connection_cut_after_sending_leaves_the_outcome_unknown(store_port: int) -> None:
-    got: list[object] = []
-    with trio.fail_after(30):
-        async with open_proxy(store_port) as proxy, connected(proxy.port) as connection:
-            proxy.hold()
-            sent = proxy.requests
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(lambda: call_outcome(connection, "INCR", "n", into=got))
-                await wait_until(lambda: proxy.requests > sent)
-                proxy.cut()
-            proxy.release()
-            assert got == [OutcomeUnknown]
-            await connection.wait_connected()
-            assert await connection.call("GET", "n") == b"1"  # it was done, and nobody sent it again
 
 
 async def test_a_connection_cut_before_sending_says_that_nothing_was_done() -> None:

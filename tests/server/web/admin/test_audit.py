@@ -187,17 +187,6 @@ async def test_a_lost_change_is_found_behind_a_hundred_others(server_store: str,
     assert len((await operator.ask("audit", verb="set_paused"))["begun"]) == BEGUN_SHOWN
 
 
-async def test_each_change_is_a_line_of_the_log(served: Served) -> None:
-    with structlog.testing.capture_logs() as logs:
-        async with raw(served, OPERATOR) as operator:
-            await operator.ask("set_weight", queue="q", tenant="ada", weight=2)
-            await operator.ask("tenants", queue="q")
-    (line,) = [line for line in logs if line["event"] == "audit"]
-    assert {name: line[name] for name in ("verb", "queue", "tenant", "label", "outcome", "new")} == {
-        "verb": "set_weight", "queue": "q", "tenant": "ada", "label": OPERATOR, "outcome": "ok", "new": {"weight": 2},
-    }  # fmt: skip
-
-
 async def test_requests_over_http_are_noted_with_their_own_address(server_store: str) -> None:
     """All requests of a token share one connection: its first address is not everyone's."""
     async with running(server_store, http_port=0) as served, raw(served, OPERATOR) as operator:
