@@ -123,11 +123,12 @@ local function serve_packed(call, round)
   local times, of_time, place, wanted, count = round.times, round.of_time, round.next, round.wanted, round.count
   local time = times[place]
   while time and count < wanted do
-    local tag = of_time[time]
-    local account, often = packed[tag], 1
+    local tag, often = of_time[time], 1
+    if call.accounts[tag] then break end
+    local account = packed[tag]
     local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =
       struct.unpack(NAMED, account)
-    if call.accounts[tag] or is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then break end
+    if is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then break end
     place, of_time[time] = place + 1, round.seen[tag]
     time = times[place]
     if not time then often = math.min(wanted - count, ready - 1) end
