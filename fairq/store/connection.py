@@ -32,6 +32,7 @@ log = structlog.get_logger("fairq.store")
 
 MAX_PENDING = 10_000
 _DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")  # no longer a primary: a new connection may find the new one
+SHORT = 2048  # bytes of a command that is written anew at less cost than a call of its own
 STALL_S = 1.5  # without an answer, before a warning is logged
 _HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the last two: earlier messages were missed
 
@@ -104,8 +105,8 @@ class Connection:
 
     @property
     def last(self) -> Sequence[Word]:
-        """The last command that was called, until it is sent; empty if there is none."""
-        return self._pending[-1].command if self._out else ()
+        """The last command that was called, if it is short, until it is sent; empty if there is none."""
+        return self._pending[-1].command if self._out and len(self._out[-1]) <= SHORT else ()
 
     async def call_with_last(self, *command: Word) -> Any:
         """Send a command in place of the last one, for both callers; return the second part of its reply.

@@ -122,7 +122,7 @@ class TaskCalls(Calls):
         if last[:4] != ("FCALL", library.function_name("enqueue"), 1, prefix) or last[-1] != "covered":
             return None
         function = library.function_name("enqueue_and_claim")
-        return await node.call_with_last("FCALL", function, 1, prefix, "", "", *args, *last[6:-1])
+        return await node.call_with_last("FCALL", function, *last[2:6], *args, *last[6:-1])
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.

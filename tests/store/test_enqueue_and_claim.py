@@ -14,6 +14,7 @@ from attrs import define, field
 from fairq.errors import FairqError, OutcomeUnknown, QuotaExceeded
 from fairq.model.tasks import NewTask
 from fairq.store import keys
+from fairq.store.connection import SHORT
 from fairq.store.opening import open_store
 from fairq.store.store import Store
 from fairq.taskless import Taskless
@@ -99,6 +100,16 @@ async def test_a_call_in_between_parts_them(made: Store, redis_client: redis.Red
     outcomes, _, claim = now.told
     assert (outcomes, [each.id for each in claim.leases]) == (["ok"], ["a"])
     assert calls(redis_client) - before == 3
+
+
+async def test_long_payloads_are_not_written_twice(made: Store, redis_client: redis.Redis) -> None:
+    before = calls(redis_client)
+    async with turn() as now:
+        now.begin(made.enqueue(Q, "ada", [NewTask("a", b"1" * SHORT)], notify="covered"))
+        now.begin(made.claim(Q, "w/1", 1))
+    assert now.told[0] == ["ok"]
+    assert [each.id for each in now.told[1].leases] == ["a"]
+    assert calls(redis_client) - before == 2
 
 
 async def test_where_the_tasks_are_refused_the_claim_is_made_all_the_same(made: Store) -> None:
