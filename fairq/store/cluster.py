@@ -120,9 +120,10 @@ class Cluster:
         if not redirect.is_ask:
             self._owners[slot] = target.connection
             self.refresh_soon()
-        await in_task()
-        with trio.move_on_after(self.timeout):
-            await target.connection.wait_connected()
+        if not target.connection.is_connected:
+            await in_task()
+            with trio.move_on_after(self.timeout):
+                await target.connection.wait_connected()
         return target.connection
 
     async def wait_connected(self) -> None:

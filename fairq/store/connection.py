@@ -38,14 +38,7 @@ _HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the last two:
 
 
 @define(eq=False)
-class _Call(Wait):
-    """The wait for the reply to one command."""
-
-    command: Sequence[Word] = ()
-
-
-@define(eq=False)
-class _Two(_Call):
+class _Two(Wait):
     """The wait for a reply to two callers, of two parts; what is no such reply is for both."""
 
     first: Wait = field(kw_only=True)
@@ -71,7 +64,8 @@ class Connection:
     trouble: str = ""  # why the last attempt to connect failed
     fatal: FairqError | None = None  # why the store refuses us; a retry will not help
     _out: list[bytes] = field(factory=list, init=False)
-    _pending: deque[_Call] = field(factory=deque, init=False)
+    _last: Sequence[Word] = field(default=(), init=False)  # the command of the last of these
+    _pending: deque[Wait] = field(factory=deque, init=False)
     _stream: trio.abc.Stream | None = field(default=None, init=False)
     _rest: bytes = field(default=b"", init=False)  # of a write that the socket did not take at once
     _is_stuck: trio.Event = field(factory=trio.Event, init=False)
@@ -87,8 +81,9 @@ class Connection:
             raise Unavailable("no connection to the store")  # strangers read it too; the log names the address
         if len(self._pending) >= MAX_PENDING:
             raise Unavailable(f"too many calls wait for the store: at most {MAX_PENDING}")
-        wait = _Call(trio.current_time(), command)
+        wait = Wait(trio.current_time())
         self._out.append(pack(command))
+        self._last = command
         self._pending.append(wait)
         at_end_of_turn(self._send)
         reply = await wait
@@ -100,13 +95,13 @@ class Connection:
         """Send ASKING and then the command, for a node that is taking over the slot."""
         if self.is_connected and len(self._pending) < MAX_PENDING - 1:
             self._out.append(pack(("ASKING",)))
-            self._pending.append(_Call(trio.current_time()))
+            self._pending.append(Wait(trio.current_time()))
         return await self.call(*command)  # there is no checkpoint in between
 
     @property
     def last(self) -> Sequence[Word]:
         """The last command that was called, if it is short, until it is sent; empty if there is none."""
-        return self._pending[-1].command if self._out and len(self._out[-1]) <= SHORT else ()
+        return self._last if self._out and len(self._out[-1]) <= SHORT else ()
 
     async def call_with_last(self, *command: Word) -> Any:
         """Send a command in place of the last one, for both callers; return the second part of its reply.
@@ -115,7 +110,8 @@ class Connection:
         Raises: Unavailable (it was not sent), OutcomeUnknown (it was).
         """
         first, second = self._pending[-1], Wait(trio.current_time())
-        self._out[-1], self._pending[-1] = pack(command), _Two(first.since, command, first=first, second=second)
+        self._out[-1], self._last = pack(command), command
+        self._pending[-1] = _Two(first.since, first=first, second=second)
         reply = await second
         if isinstance(reply, FairqError):
             raise reply

@@ -123,9 +123,10 @@ local function serve_packed(call, round)
   local queue, at, packed, touched, level = call.queue, call.at, call.packed, call.touched, call.queue.level
   local times, of_time, place, wanted, count = round.times, round.of_time, round.next, round.wanted, round.count
   local time = times[place]
-  while time and count < wanted and not call.accounts[of_time[time]] do
-    local tag = of_time[time]
-    local account, often = packed[tag], 1
+  while time and count < wanted do
+    local tag, often = of_time[time], 1
+    if call.accounts[tag] then break end
+    local account = packed[tag]
     local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =
       struct.unpack(NAMED, account)
     if is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then break end
