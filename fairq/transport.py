@@ -4,8 +4,8 @@ The websocket does no I/O (fairq/wire/websocket.py). This module adds its socket
 connection from taking the time of others: input is processed in small slices, and a connection that has run for TURN_S
 yields to the scheduler. Deadlines measure progress: a long message may take any time as long as bytes move.
 
-Output is sent at the end of the scheduler's turn (fairq/turns.py), as far as the socket takes it. For the rest,
-`stuck()` is called, and a task of the connection's owner sends it by `flush`.
+Output is sent at the end of the scheduler's turn (fairq/turns.py), or at once, as far as the socket takes it. For the
+rest, `stuck()` is called, and a task of the connection's owner sends it by `flush`.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ class Transport:
 
     def wake_writer(self) -> None:
         """Send the waiting output at the end of the scheduler's turn."""
-        at_end_of_turn(self._send_now)
+        at_end_of_turn(self.send_now)
 
-    def _send_now(self) -> None:
+    def send_now(self) -> None:
+        """Send the waiting output, as far as the socket takes it."""
         if self._is_sending:
             return  # `flush` is running and sends this as well
         self._fill()

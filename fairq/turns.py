@@ -4,9 +4,6 @@ trio runs all ready tasks, waits for I/O, and starts again: that is a turn. A se
 turn. Sending at once would cost a system call for each piece, and wake the other process each time. So code with output
 registers a function by `at_end_of_turn`, and it is called before the scheduler waits. Code that decides by all that a
 turn has brought registers a function by `before_sending`: what it puts out leaves with the rest.
-
-What came last leaves first: calls of the store, then pushes, and the replies to what led to them. A process that is
-woken may get the processor at once, and an idle worker is to begin before a producer reads that its task is stored.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ class _Ends(trio.abc.Instrument):
             _call(first)
         if self.due:
             due, self.due = self.due, {}
-            _call(reversed(due))
+            _call(due)
 
     def after_run(self) -> None:
         """Make way for the next run in this thread."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
-from functools import partial
 
 import pytest
 import trio
@@ -50,14 +49,6 @@ async def test_what_is_decided_at_the_end_leaves_with_the_rest() -> None:
     assert done == ["decided", "sent"]
     await trio.lowlevel.checkpoint()
     assert done == ["decided", "sent"]
-
-
-async def test_what_came_last_leaves_first() -> None:
-    done: list[str] = []
-    for name in "reply", "push", "call":
-        at_end_of_turn(partial(done.append, name))
-    await trio.lowlevel.checkpoint()
-    assert done == ["call", "push", "reply"]
 
 
 async def test_an_error_is_logged_and_the_others_send() -> None:

@@ -45,10 +45,14 @@ class _Two(Wait):
     second: Wait = field(kw_only=True)
 
     def end(self, value: Any) -> None:
-        """Have both go on."""
-        first, second = (value, value) if isinstance(value, Exception) else value
-        self.first.end(first)
-        self.second.end(second)
+        """Have both go on: the second with an error only after the first, which may send its command elsewhere."""
+        if isinstance(value, Exception):
+            self.first.end(value)
+            self.second.end(value)
+        else:
+            first, second = value
+            self.second.end(second)  # it brings tasks, for which workers wait
+            self.first.end(first)
 
 
 @define(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from fairq.server.dispatch.claiming import MAX_PACE_S, Phase
 from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.run import Served
 from fairq.server.timers.ticker import TICKS_AT_ONCE
+from fairq.sockets import send_now
 from fairq.store import keys
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
@@ -150,6 +152,25 @@ async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
         nursery.start_soon(ada.enqueue, "q", ["second"])
         assert len(await worker.pushed()) == 1
         pushed.set()
+
+
+async def test_a_push_leaves_ahead_of_the_reply_to_its_enqueue(
+    served: Served, ada: Raw, worker: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    def note(stream: trio.abc.Stream, data: bytes) -> int:
+        sent.extend(re.findall(r'"type":"(push|reply)"', data.decode(errors="ignore")))
+        return send_now(stream, data)
+
+    await worker.attach("q", credit=10)
+    await ada.enqueue("q", ["a"])
+    await worker.pushed()
+    await all_claimed(served)
+    monkeypatch.setattr("fairq.transport.send_now", note)
+    await ada.enqueue("q", ["b"])
+    await worker.pushed()
+    assert sent == ["push", "reply"]
 
 
 async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(

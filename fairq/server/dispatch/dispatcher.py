@@ -229,8 +229,8 @@ class Dispatcher:
             was_first = self.claiming.answered(len(claim.leases) < wanted, began, now)
             if not self.claiming.is_empty:
                 self._pace.deadline = self.claiming.next_at
-            self._note(claim, now)
             unplaced = self._hand_out(claim, shares) if claim.leases else []
+            self._note(claim, now)  # once the workers have begun
             del claim  # its payloads may be long: they are not held during other calls
             if unplaced:
                 await give_back(self.store, self.queue, unplaced, "release")

@@ -63,10 +63,11 @@ class SocketConnection(Connection):
                 self._scope.cancel()
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
-        """Give leased tasks to the worker."""
+        """Give leased tasks to the worker, at once: it begins while the rest of the turn goes on."""
         self.account.lease(queue, leases, lease_ms / 1000, trio.current_time())
         self.session.push(queue, lease_ms, leases, run_timeout_ms)
-        self.wake_writer()
+        self.transport.send_now()
+        self._wake_in_time()
 
     def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""
@@ -82,6 +83,10 @@ class SocketConnection(Connection):
     def wake_writer(self) -> None:
         """Send the session's outbox at the end of the scheduler's turn."""
         self.transport.wake_writer()
+        self._wake_in_time()
+
+    def _wake_in_time(self) -> None:
+        """Have `_write` wake for the next deadline."""
         if self.account.over_at < self._sleeps_until:
             self._wake()
 
