@@ -458,7 +458,7 @@ MUTANTS = [
     Mutant("of equals only the last is served packed", "= place + 1, round.seen[tag]\n", "= place + 1, tag\n"),
     Mutant("the last task of a tenant leaves it packed", "is_odd == 1 or ready == 1 or", "is_odd == 1 or"),
     Mutant("a tenant with details is served packed", "is_odd == 1 or ready == 1 or", "ready == 1 or"),
-    Mutant("a tenant that has changed is served as it was", "    if call.accounts[tag] then break end\n", ""),
+    Mutant("a tenant that has changed is served unchanged", "    if call.accounts[tag] then break end\n", ""),
     Mutant(
         "a tenant that is served packed stays in a class that it has left",
         ", leased) == class\n    round.names",
