@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import pytest
@@ -14,6 +13,7 @@ from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.run import Served
 from fairq.server.timers.ticker import Ticker
 from tests.logs import captured_logs
+from tests.server.clock import StoreClock
 from tests.server.harness import WORKER, Raw, Refused, raw, running, tenant, url_of
 from tests.store.waiting import wait_until
 
@@ -65,22 +65,25 @@ async def test_a_burst_does_what_its_handlers_enqueue_at_another_server(served: 
     assert done == list(range(50, -1, -1))
 
 
-async def test_a_burst_does_what_is_due(served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_burst_does_what_is_due(
+    served: Served, server_store: str, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The start has come, but the ticker has not; the question whether there is more must make it ready."""
 
     async def never(self: Ticker, queue: str) -> tuple[float, float]:
         return 60.0, 60.0
 
     monkeypatch.setattr(Ticker, "_tick", never)
+    clock = StoreClock(monkeypatch, "emails")
+    clock.govern(server_store)
     app, done = worker_of(served), []
 
     @app.task("emails")
     async def send(task: fairq.Task) -> None:
         done.append(task.payload)
 
-    due_at = time.time() + 0.05
-    await ada.enqueue("emails", 1, start_at=due_at)
-    await wait_until(lambda: time.time() > due_at + 0.001)
+    await ada.enqueue("emails", 1, delay=3600)
+    clock.move(clock.now_ms + 3_600_000)
     await app.run(burst=True)
     assert done == [1]
 

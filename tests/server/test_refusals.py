@@ -255,12 +255,6 @@ def test_every_rule_of_the_document_has_a_refused_value_beyond_each_bound() -> N
             assert low - 1 in sizes or row["type"] != "whole number", f"{verb}.{place}"
 
 
-async def test_a_verb_of_another_role_is_forbidden(served: Served, server_store: str) -> None:
-    others = [(verb, role) for verb in REQUESTS for role in set(Role) - set(of(verb)) if verb != "attach"]
-    async with open_world(served, server_store) as world:
-        await check(world, [Row(verb, role, good(verb, role), "forbidden", "type") for verb, role in others])
-
-
 Answer = dict[str, Any] | tuple[str, str]
 GONE: Answer = {"outcomes": ["gone"]}
 NOT_YOURS: dict[str, Answer] = {  # what bob hears who names what is ada's

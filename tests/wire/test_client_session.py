@@ -74,12 +74,12 @@ def test_requests_are_not_held_back_by_the_window(end: End) -> None:
     assert call.result == {"tasks": []}
 
 
-def test_frames_hold_tasks_of_one_queue_and_queues_take_turns(end: End) -> None:
-    for id, queue in ("a1", "a"), ("b1", "b"), ("a2", "a"), ("c1", "c"):
+def test_frames_hold_tasks_of_one_queue_and_queues_take_turns() -> None:
+    end = End().connect(max_batch=2)
+    for id, queue in ("a1", "a"), ("b1", "b"), ("a2", "a"), ("a3", "a"), ("c1", "c"):
         end.enqueue(id, queue=queue)
     first, second = end.sent()
     assert [(frame["queue"], ids(frame)) for frame in (first, second)] == [("a", ["a1", "a2"]), ("b", ["b1"])]
-    end.enqueue("a3", queue="a")
     end.stored(first)
     assert end.only()["queue"] == "c"
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fairq.errors import BadRequest, FairqError, TooMany
+from fairq.errors import BadRequest, TooMany
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
 from fairq.model.tasks import Lease
 from fairq.wire.codec import decode_client
-from fairq.wire.frames import Welcome
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import MESSAGE_BYTES, Role, State
 from fairq.wire.verbs import VERBS
@@ -31,17 +30,6 @@ def leases(*ids: str, payload: bytes = b"{}", start_at_ms: int = 0, expires_at_m
 
 def worker() -> ServerSession:
     return ServerSession(role=Role.WORKER, state=State.ATTACHED)
-
-
-def test_the_welcome_says_what_there_is_to_say() -> None:
-    session = ServerSession(role=Role.TENANT)
-    session.welcome(Welcome("tenant", "fairq/1", "abc", 500, 1 << 20, tenant="acme"))
-    assert sent(session) == [
-        {
-            "type": "welcome", "role": "tenant", "server": "fairq/1", "session": "abc", "max_batch": 500,
-            "max_message_bytes": 1 << 20, "max_payload_bytes": 1 << 20, "tenant": "acme",
-        }
-    ]  # fmt: skip
 
 
 def test_the_grid_decides_who_may_send_what_when() -> None:
@@ -86,12 +74,6 @@ def test_answers_leave_in_order_with_their_refs() -> None:
         {"type": "error", "code": "too_many", "message": "wait"},
     ]
     assert sent(session) == []
-
-
-def test_a_failure_of_the_server_is_told_as_internal() -> None:
-    session = ServerSession()
-    session.refuse(1, FairqError("its log says why"))
-    assert sent(session)[0]["code"] == "internal"
 
 
 def test_a_push_tells_all_of_a_lease_and_leaves_out_what_is_not_set() -> None:
