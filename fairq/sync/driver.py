@@ -77,7 +77,7 @@ class _Place:
 class Driver:
     """Makes calls and waits for them, for any number of threads; a `fairq.client.caller.Caller`."""
 
-    targets: Iterator[Target]  # whom to try next, round and round
+    targets: Iterator[Target]  # the next one to try, without end
     token: str | None = field(repr=False)  # None: that of FAIRQ_TOKEN at the first call
     session: ClientSession = field(factory=ClientSession, init=False)
     _lock: threading.RLock = field(factory=threading.RLock, init=False)

@@ -30,26 +30,21 @@ function draws.read_line(call)
   return line
 end
 
--- Reads `count` slots of a span behind the first `before`; those that are not written yet are zeros.
-local function read_slots(span, before, count)
-  local slots = redis.call('GETRANGE', span.at, 4 * before, 4 * (before + count) - 1)
-  return slots .. ('\0'):rep(4 * count - #slots)
-end
-
 -- Adds the tags in `count` slots of a span behind the first `before`, seen through the changes that this call has not
 -- written yet.
 local function add_tags(span, before, count, tags)
-  local slots, changed, n, first = span.slots, span.changed, #tags, 4 * before
+  local slots, changed, n, last = span.slots, span.changed, #tags, 4 * before
   if not slots then
     if span.count <= PAGE then
-      slots = read_slots(span, 0, span.count)
+      slots = redis.call('GETRANGE', span.at, 0, 4 * span.count - 1)
       span.slots = slots
     else
-      slots, first = read_slots(span, before, count), 0
+      slots, last = redis.call('GETRANGE', span.at, last, last + 4 * count - 1), 0
     end
   end
-  local found = {struct.unpack(('c4'):rep(count), slots, first + 1)}
-  for k = 1, count do tags[n + k] = changed and changed[before + k] or found[k] end
+  for k = 1, count do
+    tags[n + k], last = changed and changed[before + k] or slots:sub(last + 1, last + 4), last + 4
+  end
 end
 
 -- Adds the tags of `count` slots from a place of the line on; after the last one comes the first.

@@ -94,10 +94,9 @@ async def served(server_store: str) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-async def one(server_store: str) -> AsyncIterator[Served]:
+def one(served: Served) -> Served:
     """One of two servers of a store."""
-    async with running(server_store) as served:
-        yield served
+    return served
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import trio
 import fairq
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, tenant, url_of
+from tests.server.harness import OPERATOR, raw, tenant, url_of
 from tests.store.waiting import wait_until
 
 
@@ -46,6 +46,19 @@ async def test_tasks_that_come_while_a_purge_is_under_way_stay(served: Served, o
         assert await ada.cancel_all("q") == 0
         await batch.close()
         assert (await batch.state()).cancelled == (cancelled + row.ready if "batch" in options else 0)
+
+
+async def test_a_request_whose_time_is_over_says_where_the_next_goes_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.verbs.cancel_all._WORK_S", 0.0)
+    await enqueue(served, "ada", 1_200)
+    async with raw(served, tenant("ada")) as ada:
+        replies = [await ada.ask("cancel_all", queue="q", dry_run=True)]
+        while (cursor := replies[-1]["cursor"]) and len(replies) < 100:
+            replies.append(await ada.ask("cancel_all", queue="q", dry_run=True, cursor=cursor))
+    assert len(replies) > 1
+    assert sum(reply["found"] for reply in replies) == 1_200
 
 
 async def test_a_tenant_that_gets_tasks_while_it_is_emptied_is_not_deleted_with_them(served: Served) -> None:

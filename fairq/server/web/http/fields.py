@@ -228,7 +228,7 @@ def _read(name: str, text: str, kind: Any) -> Any:
                 raise ValueError
             return int(text)
         if kind is float:
-            if not text.isascii() or len(text) > 32:
+            if not text.isascii() or "_" in text or len(text) > 32:
                 raise ValueError
             return float(text)
         return _WORDS[text] if kind is bool else text
