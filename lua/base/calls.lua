@@ -128,7 +128,6 @@ local OF_CALL = {__index = {
   details = false,                                -- of tenants, packed, by name (pick/accounts.lua)
   limits = false, parked = false, kept_out = false, unpark_at = false, costly = 0,  -- bounds (pick/limits.lua)
   to_wake = false,                                -- tags that go onto the wake list at the close (pick/seats.lua)
-  earlier = false,                                -- tags that an earlier verb of the call touched (pick/close.lua)
   wake = false, passed_over = false,              -- what a claim has read of that list, and accounts not to serve
   readied = false, freed = false,                 -- whether claims may find more than before (pick/close.lua)
   notify = '1',                                   -- who is told: all servers, one first, or (false) none

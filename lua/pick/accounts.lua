@@ -266,7 +266,9 @@ function accounts.write(call)
       local details = account.details
       account.is_odd = are_odd(details) and 1 or 0
       local new = DETAILS.pack(details)
-      if new ~= details.packed then changed[#changed + 1], changed[#changed + 2] = account.name, new end
+      if new ~= details.packed then
+        changed[#changed + 1], changed[#changed + 2], details.packed = account.name, new, new
+      end
     end
     n = n + 2
     fields[n - 1] = tag

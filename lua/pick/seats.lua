@@ -157,11 +157,5 @@ function seats.write(call)
       end
     end
   end
-  if call.to_wake then seats.write_woken(call) end
-end
-
--- Writes who has woken, behind the others of the wake list.
-function seats.write_woken(call)
-  write('RPUSH', key(call, 'wake'), call.to_wake)
-  call.to_wake = false
+  if call.to_wake then write('RPUSH', key(call, 'wake'), call.to_wake) end
 end

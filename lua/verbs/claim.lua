@@ -216,7 +216,7 @@ end
 -- Carries a claim out, and closes the call if anything has changed. Returns the reply.
 function claim.carry_out(call, claim)
   local queue = call.queue
-  local has_changed = claim.slots ~= queue.slots or call.earlier
+  local has_changed = claim.slots ~= queue.slots
   queue.slots = claim.slots
   local rounds = fill(call, claim)
   local is_short = #claim.ids < claim.limit

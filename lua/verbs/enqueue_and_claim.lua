@@ -1,7 +1,7 @@
 -- needs: arrivals, calls, claim, close, enqueue
 --
--- The verb `enqueue_and_claim`: for a task that a free worker waits for. The queue and the tenant are read and written
--- once. An error in the claim leaves what one in the middle of `enqueue` leaves: tasks that count only after a repair.
+-- The verb `enqueue_and_claim`: for a task that a free worker waits for. The queue and the tenant are read once. They
+-- are written before the claim: should that fail, the tasks are stored, as an enqueue of the same ids will say.
 
 -- enqueue_and_claim(keys, argv): what `enqueue` does, then what `claim` does, in one call.
 --   argv  3 to 7 as of `claim`, but 5 is empty  8 tenant  then per task as of `enqueue`

@@ -666,28 +666,16 @@ MUTANTS = [
         "    if #ids <= wanted then turns.take(",
     ),
     # Found where a claim follows an enqueue in one call.
-    Mutant("a claim does not see who has just come", "  seats.seat_all(call)\n  if call.to_wake", "  if call.to_wake"),
     Mutant(
-        "a claim does not see who has just woken",
-        "  if call.to_wake then seats.write_woken(call) end\n  if call.queue",
-        "  if call.queue",
+        "who has woken is written twice",
+        "call.to_wake, call.messages, call.readied = {}, {}, false",
+        "call.messages, call.readied = {}, {}",
     ),
-    Mutant("who has woken is written twice", "call.to_wake)\n  call.to_wake = false\n", "call.to_wake)\n"),
+    Mutant("those that wait are told of claimed tasks", "  call.notify = false\n  close.call", "  close.call"),
+    Mutant("a joined claim tells nobody to come again", "  call.notify = nil  -- all servers, as in other calls\n", ""),
     Mutant(
-        "a claim does not see who has just become idle",
-        "call.to_wake then seats.write_woken(call) end\n  if call.queue.reserve > 0 then reserve.write(call) end\n",
-        "call.to_wake then seats.write_woken(call) end\n",
+        "details are kept as an enqueue found them",
+        "2], details.packed = account.name, new, new",
+        "2] = account.name, new",
     ),
-    Mutant(
-        "those that wait are told of claimed tasks", "call.touched, {}, false\n", "call.touched, {}, call.readied\n"
-    ),
-    Mutant(
-        "an enqueue's tenant takes its slot first", "call.touched, {}, false\n", "call.touched, call.touched, false\n"
-    ),
-    Mutant(
-        "a claim that finds nothing forgets the enqueue",
-        "claim.slots ~= queue.slots or call.earlier",
-        "claim.slots ~= queue.slots",
-    ),
-    Mutant("an enqueue's tenant is not written", "  if call.earlier then touch_again(call) end\n", ""),
 ]

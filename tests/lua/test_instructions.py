@@ -70,4 +70,4 @@ def test_a_task_that_a_worker_waits_for_takes_few_instructions(redis_client: red
         (lease,) = leased_in(claim)
         queue.settle(("ack", lease.id, lease.lease))
         queue.advance(source.randrange(1, 9))
-    assert instructions / 20 <= 3185
+    assert instructions / 20 <= 3395

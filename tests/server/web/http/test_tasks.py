@@ -126,8 +126,8 @@ async def test_a_wait_ends_when_the_task_does_or_the_time_is_over(ada: Client, w
         (leased,) = await claim(worker)
         assert await settle(worker, leased, "ack", result=[1, None]) == "ok"
     assert check(answers[0]) == {"id": "t", "state": "done", "result": [1, None]}
-    for wait in (61, "1_0"):
-        check_problem(await ada.get(f"{TASKS}/t", params={"wait": wait}), 400, "bad_request", "wait")
+    for seconds in ("61", "1_0"):
+        check_problem(await ada.get(f"{TASKS}/t", params={"wait": seconds}), 400, "bad_request", "wait")
 
 
 async def test_cancelling_is_repeatable_and_unknown_tasks_are_not_found(served: Served, ada: Client) -> None:
