@@ -104,6 +104,12 @@ async def crowd(p: Probe) -> None:
     count = itertools.count()
     await p.measure("claim", f"{CLAIM} of {where}", Q, _claim(count, CLAIM))
     await p.measure("claim", f"1 of {where}", Q, _claim(count, 1))
+
+    async def joined() -> Args:
+        n = next(count)  # of tasks with so long ids, five go into what claims join
+        return (f"claim-{n}", CLAIM, "", "", 1000, tenant(0), *flat(tasks_of(f"j{n}", range(5))))
+
+    await p.measure("enqueue_and_claim", f"5, and {CLAIM} of {where}", Q, joined)
     again = []
 
     async def first() -> Args:
