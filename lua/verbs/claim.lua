@@ -70,9 +70,16 @@ local function begun_with(call, claim, features)
   return struct.pack(BEGUN, claim.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms)
 end
 
+-- Notes a leased task with options, and tells the worker if its result is kept.
+local function note_asking(call, claim, id)
+  local kept = claim.out[4]
+  claim.asking[#claim.asking + 1] = id
+  if task_options.of(call, id).result_ttl > 0 then kept[#kept + 1] = id end
+end
+
 -- Notes what a task with features asks for. Returns its record as the reply has it.
 local function note_features(call, claim, id, record, features)
-  if has_options(features) then claim.asking[#claim.asking + 1] = id end
+  if has_options(features) then note_asking(call, claim, id) end
   if features < IS_LARGE then return record end
   record = records.whole(call, id, record)
   claim.bytes = claim.bytes + #record
@@ -152,7 +159,7 @@ local function recall(call, claim)
   for i, id in ipairs(ids) do
     local run = leases.run_of(call, id)
     if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
-      if has_options(run.features) then claim.asking[#claim.asking + 1] = id end
+      if has_options(run.features) then note_asking(call, claim, id) end
       if run.is_extended == 1 then redis.call('ZADD', key(call, 'extended'), deadline, id) end
       local last = last_attempt(run.max_attempts, run.uncounted_attempts)
       for _, value in ipairs({id, run.attempt, last, records.whole(call, id, found[i])}) do
@@ -166,16 +173,16 @@ local function recall(call, claim)
   return true
 end
 
--- The reply: what is told of the queue, before the leases.
+-- The reply: before the leases, what is told of the queue.
 local function reply_of(call, claim)
-  local queue, out, wanted = call.queue, claim.out, {}
-  for _, id in ipairs(claim.asking) do
-    if task_options.of(call, id).result_ttl > 0 then wanted[#wanted + 1] = id end
+  local out, blocked = claim.out, call.queue.blocked
+  if #out > HEAD then out[3] = claim.lease end
+  out[5] = call.unpark_at or -1
+  if blocked > 0 then
+    out[6] = {'', blocked, call.now, call.now}
+  elseif call.kept_out then
+    out[6] = {unpack(call.kept_out)}
   end
-  out[1], out[2], out[3], out[4], out[5] = call.now, queue.lease_ms, #out > HEAD and claim.lease or 0, wanted,
-    call.unpark_at or -1
-  out[6] = queue.blocked == 0 and {unpack(call.kept_out or {})} or {'', queue.blocked, call.now, call.now}
-  out[7] = queue.run_timeout_ms
   return out
 end
 
@@ -208,9 +215,10 @@ function claim.read(call, args)
   if #args[3] > ID_BYTES then refuse('bad_request', 'worker') end
   calls.confirm(call, args[6])
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
+  local out = {call.now, call.queue.lease_ms, 0, {}, -1, {}, call.queue.run_timeout_ms}
   return {name = args[3], limit = math.min(limit, LEASES_PER_CALL), slots = slots, lease = leases.next_number(call),
-    ids = {}, runs = {}, out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {},
-    returned = {}, late_of = {}, bytes = 0, only_reserve_left = false}
+    ids = {}, runs = {}, out = out, asking = {}, expiring = {}, late = {}, returned = {}, late_of = {}, bytes = 0,
+    only_reserve_left = false}
 end
 
 -- Carries a claim out, and closes the call if anything has changed. Returns the reply.

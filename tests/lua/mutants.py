@@ -188,7 +188,7 @@ MUTANTS = [
         "    wake",
     ),
     Mutant("quotas are not looked at", "  if #new.records > 0 then arrivals.check_quotas(call, new) end\n", ""),
-    Mutant("claims tell no run timeout", "  out[7] = queue.run_timeout_ms\n", "  out[7] = 0\n"),
+    Mutant("claims tell no run timeout", ", {}, call.queue.run_timeout_ms}\n", ", {}, 0}\n"),
     Mutant("a known tenant is one too many", "if not call.details[new.tenant] and redis", "if redis"),
     Mutant("own limits are those for all", "with_defaults(limits.set_for(call, account.name), for_all)", "for_all"),
     Mutant("the wake list starves the backlog", "if not woken or best and", "if not woken or false and"),
@@ -409,8 +409,8 @@ MUTANTS = [
     Mutant("tasks for a server are covered", "    call.notify = '1 ' .. server\n", "    call.notify = false\n"),
     Mutant(
         "limits are told as they hold",
-        "return flat(limits.set_for({prefix = keys[1]}, args[3]))",
-        "return flat(limits.set_for({prefix = keys[1]}, ''))",
+        "return flat(limits.set_for({prefix = keys[1] .. ':'}, args[3]))",
+        "return flat(limits.set_for({prefix = keys[1] .. ':'}, ''))",
     ),
     Mutant(
         "two tenants get the same number",
@@ -577,7 +577,7 @@ MUTANTS = [
     ),
     Mutant(
         "a claim does not look for what its tasks ask",
-        "  if has_options(features) then claim.asking[#claim.asking + 1] = id end\n  if features < IS_LARGE",
+        "  if has_options(features) then note_asking(call, claim, id) end\n  if features < IS_LARGE",
         "  if features < IS_LARGE",
     ),
     Mutant(
