@@ -86,10 +86,10 @@ local function note_features(call, claim, id, record, features)
   return record
 end
 
--- Leases the tasks of the round's entries, if their windows are open. An entry without a task, or with a leased one,
--- goes: a call failed half way. What is left of the round are the picks that have no task yet.
-local function lease_round(call, round, claim)
-  local ids, leased, new_runs, out, begun = round.ids, claim.ids, claim.runs, claim.out, {}
+-- Leases the tasks of these ids, if their windows are open. An entry without a task, or with a leased one, goes: a call
+-- failed half way. What is left of the round are the picks that have no task yet.
+local function lease_round(call, round, ids, claim)
+  local leased, new_runs, out, begun = claim.ids, claim.runs, claim.out, {}
   local found, runs, n = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids)), #leased
   round.pending = 0
   if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
@@ -195,15 +195,15 @@ local function fill(call, claim)
       and #claim.late < LATE_PER_CALL and call.costly < COSTLY_PER_CALL and claim.bytes < PAGE_BYTES
       and not claim.only_reserve_left do
     if rounds > 0 then seats.seat_all(call) end
-    local round = picks.round(call, limit - #claim.ids)
+    local round, is_empty, only_reserve_left = picks.round(call, limit - #claim.ids)
     while round.count > 0 do
-      picks.take(call, round)
-      if round.count > 0 then lease_round(call, round, claim) end
+      local ids = picks.take(call, round)
+      if round.count > 0 then lease_round(call, round, ids, claim) end
     end
-    if round.is_empty and next(call.passed_over) then
+    if is_empty and next(call.passed_over) then
       call.passed_over = {}
     else
-      rounds, claim.only_reserve_left = rounds + 1, round.only_reserve_left
+      rounds, claim.only_reserve_left = rounds + 1, only_reserve_left
     end
   end
   return rounds
