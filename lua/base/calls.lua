@@ -212,7 +212,6 @@ end
 -- Publishes the call's notifications. It is the last thing that a call does, and may fail: they may be lost, tasks
 -- may not.
 function calls.publish(call)
-  if not call.messages then return end
   for _, message in ipairs(call.messages) do redis.pcall('SPUBLISH', key(call, 'ready'), message) end
 end
 

@@ -182,9 +182,14 @@ end
 -- Writes what became of leases, each kind in one command.
 function leases.write(call)
   if call.changed_runs then write_runs(call) end
-  if call.extended then write('ZADD', key(call, 'extended'), call.extended) end
-  if call.ended then write('ZREM', key(call, 'extended'), call.ended) end
-  call.extended, call.ended = false, false
+  if call.extended then
+    write('ZADD', key(call, 'extended'), call.extended)
+    call.extended = false
+  end
+  if call.ended then
+    write('ZREM', key(call, 'extended'), call.ended)
+    call.ended = false
+  end
   if next(call.bundles) then write_bundles(call) end
   if call.marks then records.write_marks(call) end
 end

@@ -214,7 +214,7 @@ MUTANTS = [
         "true, queue.level + by",
         "true, queue.level",
     ),
-    Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
+    Mutant("lost leases take from the level without end", "  if call.lowered then charges.bound_level(call) end\n", ""),
     Mutant(
         "a jump of the clock is service",
         "  if jump <= CLOCK_BACK_MS or queue.leased == 0 then return 0 end\n",
@@ -495,7 +495,7 @@ MUTANTS = [
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
     Mutant(
         "an extended lease that ended stays in the set",
-        "  if call.ended then write('ZREM', key(call, 'extended'), call.ended) end\n",
+        "    write('ZREM', key(call, 'extended'), call.ended)\n",
         "",
     ),
     Mutant(
