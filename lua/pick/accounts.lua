@@ -258,7 +258,7 @@ end
 
 -- Writes the tenants that the call touched.
 function accounts.write(call)
-  local touched, opened, packed, fields, changed, n = call.touched, call.accounts, call.packed, {}, {}, 0
+  local touched, opened, packed, fields, changed, n = call.touched, call.accounts, call.packed, {}, false, 0
   for i = 1, #touched do
     local tag = touched[i]
     local account = opened[tag]
@@ -267,6 +267,7 @@ function accounts.write(call)
       account.is_odd = are_odd(details) and 1 or 0
       local new = DETAILS.pack(details)
       if new ~= details.packed then
+        changed = changed or {}
         changed[#changed + 1], changed[#changed + 2], details.packed = account.name, new, new
       end
     end
@@ -275,5 +276,5 @@ function accounts.write(call)
     fields[n] = account and accounts.pack(call, account) or packed[tag]
   end
   write('HSET', key(call, 'accounts'), fields)
-  if #changed > 0 then write('HSET', key(call, 'tenants'), changed) end
+  if changed then write('HSET', key(call, 'tenants'), changed) end
 end

@@ -198,8 +198,8 @@ end
 function leases.write_new(call, lease, claim_name, ids, runs)
   local field = leases.field(lease)
   call.queue.last_lease = lease
-  redis.call('HSET', key(call, 'bundles'), field, BUNDLE.pack({left = #ids, together = #ids, claim = claim_name,
-    ids = table.concat(ids, '\n')}))
+  redis.call('HSET', key(call, 'bundles'), field,
+    struct.pack(BUNDLE.format, #ids, #ids, #claim_name, claim_name, 0, '') .. table.concat(ids, '\n'))
   redis.call('ZADD', key(call, 'leases'), call.at + call.queue.lease_ms, field)
   redis.call('HSET', key(call, 'claims'), claim_name, field)
   write('HSET', key(call, 'runs'), runs)

@@ -44,12 +44,11 @@ end
 -- count only tasks that the pick can get, not those put back for lack of room: so nothing is buried once the reply is
 -- full.
 local function bury(call, round, i, claim, id, last_run)
-  local tag, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
+  local tag, late, pending = round.tenants[i], claim.late, round.pending + 1
   local account = accounts.at(call, tag)
-  claim.expiring[#claim.expiring + 1] = id
-  claim.late[#claim.late + 1] = {account = account, id = id, run = last_run}
-  late_of[account] = (late_of[account] or 0) + 1
-  if account.ready > 0 and late_of[account] < LATE_PER_TENANT then
+  table.insert(table_in(claim, 'expiring'), id)
+  late[#late + 1], late[account] = {account = account, id = id, run = last_run}, (late[account] or 0) + 1
+  if account.ready > 0 and late[account] < LATE_PER_TENANT then
     picks.skip(call, account)
     round.pending, round.tenants[pending], round.moves[pending] = pending, tag, round.moves[i]
   else
@@ -62,7 +61,7 @@ end
 local function leave(call, round, i, claim, id, last_run)
   if claim.bytes < PAGE_BYTES and #claim.late < LATE_PER_CALL then return bury(call, round, i, claim, id, last_run) end
   picks.unpick(call, round, i, 1)
-  claim.returned[#claim.returned + 1] = {account = accounts.at(call, round.tenants[i]), id = id}
+  table.insert(table_in(claim, 'returned'), {account = accounts.at(call, round.tenants[i]), id = id})
 end
 
 -- The beginning of the runs of tasks with these features.
@@ -73,7 +72,7 @@ end
 -- Notes a leased task with options, and tells the worker if its result is kept.
 local function note_asking(call, claim, id)
   local kept = claim.out[4]
-  claim.asking[#claim.asking + 1] = id
+  table.insert(table_in(claim, 'asking'), id)
   if task_options.of(call, id).result_ttl > 0 then kept[#kept + 1] = id end
 end
 
@@ -109,7 +108,7 @@ local function lease_round(call, round, ids, claim)
       leave(call, round, i, claim, id, last_run)
     else
       if features > 0 then record = note_features(call, claim, id, record, features) end
-      if expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
+      if expires_at > 0 then table.insert(table_in(claim, 'expiring'), id) end
       begun[features] = begun[features] or begun_with(call, claim, features)
       n = n + 1
       leased[n], new_runs[2 * n - 1] = id, id
@@ -123,8 +122,8 @@ local function lease_round(call, round, ids, claim)
 end
 
 -- Buries the tasks whose window has closed.
-local function bury_late(call, claim)
-  for _, each in ipairs(claim.late) do
+local function bury_late(call, late)
+  for _, each in ipairs(late) do
     local run = each.run
     batches.give_slot_back(call, each.id)
     if run then redis.call('HDEL', key(call, 'runs'), each.id) end
@@ -140,12 +139,14 @@ end
 -- The one block of writes of a claim.
 local function write_claim(call, claim)
   if #claim.ids > 0 then leases.write_new(call, claim.lease, claim.name, claim.ids, claim.runs) end
-  if #claim.expiring > 0 then write('ZREM', key(call, 'expiring'), claim.expiring) end
+  if claim.expiring then write('ZREM', key(call, 'expiring'), claim.expiring) end
   takes.write(call)
   picks.write_woken(call)
-  put_back(call, claim.returned)
-  bury_late(call, claim)
-  for _, id in ipairs(claim.asking) do batches.count_running(call, id, 1) end
+  if claim.returned then put_back(call, claim.returned) end
+  if #claim.late > 0 then bury_late(call, claim.late) end
+  if claim.asking then
+    for _, id in ipairs(claim.asking) do batches.count_running(call, id, 1) end
+  end
 end
 
 -- Gives again what an earlier claim under this name took, its leases renewed. Returns whether there are any.
@@ -217,7 +218,7 @@ function claim.read(call, args)
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
   local out = {call.now, call.queue.lease_ms, 0, {}, -1, {}, call.queue.run_timeout_ms}
   return {name = args[3], limit = math.min(limit, LEASES_PER_CALL), slots = slots, lease = leases.next_number(call),
-    ids = {}, runs = {}, out = out, asking = {}, expiring = {}, late = {}, returned = {}, late_of = {}, bytes = 0,
+    ids = {}, runs = {}, out = out, asking = false, expiring = false, late = {}, returned = false, bytes = 0,
     only_reserve_left = false}
 end
 
