@@ -264,9 +264,8 @@ function accounts.write(call)
     local tag = touched[i]
     local account = opened[tag]
     if account and account.details then
-      local details = account.details
+      local details, new = account.details, DETAILS.pack(account.details)
       account.is_odd = are_odd(details) and 1 or 0
-      local new = DETAILS.pack(details)
       if new ~= details.packed then
         changed = changed or {}
         changed[#changed + 1], changed[#changed + 2], details.packed = account.name, new, new
