@@ -129,7 +129,6 @@ local OF_CALL = {__index = {
   limits = false, parked = false, kept_out = false, unpark_at = false, costly = 0,  -- bounds (pick/limits.lua)
   to_wake = false,                                -- tags that go onto the wake list at the close (pick/seats.lua)
   wake = false, passed_over = false,              -- what a claim has read of that list, and accounts not to serve
-  readied = false, freed = false,                 -- whether claims may find more than before (pick/close.lua)
   notify = '1',                                   -- who is told: all servers, one first, or (false) none
   task_options = false, batches = false,          -- what few tasks ask for
   marks = false,                                  -- tasks that have ended (tasks/records.lua)
@@ -146,12 +145,14 @@ local OF_CALL = {__index = {
 -- listed here and above.
 function calls.open_any(keys, args)
   local call = setmetatable({
-    prefix = keys[1], random_values = args[2], queue = calls.load_queue(keys[1]), now = 0, at = 0, sure = 0, mean = 0,
+    prefix = keys[1] .. ':', random_values = args[2], queue = calls.load_queue(keys[1]), now = 0, at = 0, sure = 0,
+    mean = 0,
     packed = {}, accounts = {}, books = {}, named = {},  -- tenants (pick/accounts.lua)
     touched = {},                                 -- their tags, and by tag whether one stays in its seat, being packed
     moved_tags = {},                              -- changed tags, by class and slot (pick/seats.lua)
     runs = {}, bundles = {},                      -- leases (tasks/leases.lua)
     taken = {},                                   -- how many ids of which keys (tasks/takes.lua)
+    readied = false, freed = false,               -- whether claims may find more than before (pick/close.lua)
   }, OF_CALL)
   set_time(call, calls.clock_ms(call, args[1]))
   count_time(call)
@@ -211,7 +212,6 @@ end
 -- Publishes the call's notifications. It is the last thing that a call does, and may fail: they may be lost, tasks
 -- may not.
 function calls.publish(call)
-  if not call.messages then return end
   for _, message in ipairs(call.messages) do redis.pcall('SPUBLISH', key(call, 'ready'), message) end
 end
 

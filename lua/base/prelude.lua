@@ -125,12 +125,12 @@ end
 
 -- A key of the queue.
 local function key(call, name)
-  return call.prefix .. ':' .. name
+  return call.prefix .. name
 end
 
 -- A key of a kind that has many; `kind` ends in a colon.
 local function named_key(call, kind, name)
-  return call.prefix .. ':' .. kind .. name
+  return call.prefix .. kind .. name
 end
 
 -- True if a text comes first by its bytes, as in sorted sets; Lua's own `<` follows the store's locale.

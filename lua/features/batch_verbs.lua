@@ -62,7 +62,7 @@ end
 --   out   per id: {state, tenant, max_running, total, running, done, dead, cancelled, expired (of the dead),
 --         created_at_ms, completed_at_ms (or 0)}; or {} if it does not exist
 function reads.batches(keys, args)
-  local call, out = {prefix = keys[1], batches = {}}, {}
+  local call, out = {prefix = keys[1] .. ':', batches = {}}, {}
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
     local batch = batches.find(call, id)
     out[i] = batch and row_of(batch) or {}
@@ -76,7 +76,7 @@ end
 --   out   next cursor ("0" at the end), then per batch: id, row as of `batches`. About `count` batches; fewer, or none,
 --         where few of the 500 or so that the call looked at are wanted.
 function reads.list_batches(keys, args)
-  local call, cursor, out, looked = {prefix = keys[1]}, args[5], {}, 0
+  local call, cursor, out, looked = {prefix = keys[1] .. ':'}, args[5], {}, 0
   local count = check_whole(args[6], 'count', 1, TASKS_PER_CALL)
   repeat
     local page

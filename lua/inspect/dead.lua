@@ -86,7 +86,7 @@ end
 --   argv  3 id
 --   out   as `dead` gives it, with its record and traceback; empty if there is no such dead letter
 function reads.dead_letter(keys, args)
-  local call, id = {prefix = keys[1]}, args[3]
+  local call, id = {prefix = keys[1] .. ':'}, args[3]
   local death = redis.call('HGET', key(call, 'dead'), id)
   if not death then return {} end
   return letter_of(call, id, DEATH.unpack(death), false)

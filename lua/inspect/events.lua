@@ -15,7 +15,7 @@ end
 --         done, dead, cancelled and, of the dead, expired). Ids count up by one: between `after` and an
 --         `oldest` over `after` + 1 some have gone.
 function reads.events(keys, args)
-  local call, after = {prefix = keys[1]}, check_whole(args[4], 'after', 0, HORIZON_MS)
+  local call, after = {prefix = keys[1] .. ':'}, check_whole(args[4], 'after', 0, HORIZON_MS)
   local count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)
   local feed = key(call, 'events:' .. args[3])
   if redis.call('EXISTS', feed) == 0 then return {1, 0} end

@@ -62,5 +62,5 @@ end
 --   argv  3 tenant (empty: for all)
 --   out   in pairs: limit, value (0: none; -1: the one for all)
 function reads.limits(keys, args)
-  return flat(limits.set_for({prefix = keys[1]}, args[3]))
+  return flat(limits.set_for({prefix = keys[1] .. ':'}, args[3]))
 end

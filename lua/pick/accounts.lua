@@ -25,9 +25,9 @@ local SOONER = 2 ^ 36
 local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- the store takes at most: a thing, copies of its name, an event
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
--- The details of a tenant if they have been read, or matter to the pick; else nil or false: the account says all.
+-- The details of a tenant if they are open, or matter to the pick; else false: the account says all.
 function accounts.odd_details(call, account)
-  return account.details or account.is_odd == 1 and accounts.details_of(call, account)
+  return account.is_odd == 1 and accounts.details_of(call, account)
 end
 
 -- True if ready tasks of the tenant are in groups (tasks/turns.lua).
@@ -166,7 +166,7 @@ local function new_account(call, name)
   local queue = call.queue
   queue.numbers = queue.numbers + 1
   local tag = struct.pack('<I', queue.numbers)
-  local account = ACCOUNT.new{weight = accounts.DEFAULT_WEIGHT, name = name, tag = tag,
+  local account = ACCOUNT.new{weight = accounts.DEFAULT_WEIGHT, name = name, tag = tag, is_odd = 1,
     details = DETAILS.new{tag = tag}}
   call.packed[tag], call.accounts[tag], call.books[account] = false, account, BOOKS.new{epoch = queue.epoch}
   return account
@@ -203,9 +203,10 @@ function accounts.of_details(call, names, details)
   return found
 end
 
--- What is seldom asked of a tenant.
+-- What is seldom asked of a tenant. While it is open the tenant is odd: it may come to matter.
 function accounts.details_of(call, account)
   local details = account.details
+  account.is_odd = 1
   if not details then
     local packed = call.details and call.details[account.name] or redis.call('HGET', key(call, 'tenants'), account.name)
     details = DETAILS.unpack(packed)
@@ -258,15 +259,15 @@ end
 
 -- Writes the tenants that the call touched.
 function accounts.write(call)
-  local touched, opened, packed, fields, changed, n = call.touched, call.accounts, call.packed, {}, {}, 0
+  local touched, opened, packed, fields, changed, n = call.touched, call.accounts, call.packed, {}, false, 0
   for i = 1, #touched do
     local tag = touched[i]
     local account = opened[tag]
     if account and account.details then
-      local details = account.details
+      local details, new = account.details, DETAILS.pack(account.details)
       account.is_odd = are_odd(details) and 1 or 0
-      local new = DETAILS.pack(details)
       if new ~= details.packed then
+        changed = changed or {}
         changed[#changed + 1], changed[#changed + 2], details.packed = account.name, new, new
       end
     end
@@ -275,5 +276,5 @@ function accounts.write(call)
     fields[n] = account and accounts.pack(call, account) or packed[tag]
   end
   write('HSET', key(call, 'accounts'), fields)
-  if #changed > 0 then write('HSET', key(call, 'tenants'), changed) end
+  if changed then write('HSET', key(call, 'tenants'), changed) end
 end

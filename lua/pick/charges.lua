@@ -36,7 +36,6 @@ end
 -- ran while their tenant did not compete, and had moved less while more competed than now.
 function charges.bound_level(call)
   local queue, lowered = call.queue, call.lowered
-  if not lowered then return end
   local lowest = lowered.from
   for tag in pairs(lowered.tenants) do lowest = math.min(lowest, accounts.vtime_of(call, accounts.at(call, tag))) end
   queue.level, call.lowered = math.max(queue.level, lowest), false

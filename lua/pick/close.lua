@@ -6,7 +6,7 @@
 -- has said that it claims at once. Should that claim be lost, they find out by their ticks.
 function close.call(call)
   local queue = call.queue
-  charges.bound_level(call)
+  if call.lowered then charges.bound_level(call) end
   seats.seat_all(call)
   seats.write(call)
   if call.parked then write('ZADD', key(call, 'parked'), call.parked) end
@@ -20,7 +20,7 @@ function close.call(call)
   end
   queue.now = call.now
   calls.save_queue(call)
-  calls.publish(call)
+  if call.messages then calls.publish(call) end
 end
 
 -- Closes a call in which a claim goes on, so that nobody is told. Should that fail, what has been done stays whole.

@@ -123,11 +123,16 @@ local function look_at(call, round, tags, due_until)
 end
 
 -- Looks at as many tenants as the round may need. Running leases count as what is expected of them, which puts tenants
--- ahead of the clock: on average by `ahead` for each of these leases.
+-- ahead of the clock: on average by `ahead` for each of these leases. The round's `times`, from `next` on, are the
+-- virtual times of those that it may still serve, in order. `of_time` has a tag for each time, `seen` the next tag of
+-- the same time, or false.
 function draws.look(call, round)
-  local queue, line, wanted, tags = call.queue, round.line, round.wanted, {}
+  local queue, line, wanted, tags = call.queue, draws.read_line(call), round.wanted, {}
   if line.tenants == 0 then return end
   local is_shared_by_time = queue.share == SHARE_TIME and queue.weight_sum > 0
+  local has_shares = is_shared_by_time and queue.slots > 0
+  local slots_per_weight = has_shares and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
+  round.compare, round.seen, round.of_time = accounts.comparison(call, slots_per_weight), {}, {}
   local ahead = is_shared_by_time and call.mean / 2 / queue.weight_sum or 0
   local due_until = queue.level + queue.running * ahead
   if line.tenants <= math.max(FEW, LOOKS * wanted) then
@@ -147,17 +152,6 @@ function draws.look(call, round)
     end
   end
   table.sort(round.times)
-end
-
--- A round of up to `wanted` choices among the tenants that have slots now. `times`, from `next` on, are the virtual
--- times of those that it may still serve, in order. `of_time` has a tag for each time, `seen` the next tag of the same
--- time, or false. Those behind the first `most` times are not served.
-function draws.begin(call, wanted)
-  local queue = call.queue
-  local has_slots = queue.share == SHARE_TIME and queue.weight_sum > 0 and queue.slots > 0
-  local slots_per_weight = has_slots and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
-  return {line = draws.read_line(call), wanted = wanted, compare = accounts.comparison(call, slots_per_weight),
-    most = queue.reserve + queue.loans == 0 and wanted or math.huge, seen = {}, times = {}, of_time = {}, next = 1}
 end
 
 -- Takes the tenant that is to be served next out of the round. Returns its tag; nil if the round knows of none.

@@ -53,7 +53,7 @@ end
 
 -- True if neither details nor limits matter to the tenant.
 function limits.is_plain(call, account)
-  return call.queue.limited == 0 and account.is_odd == 0 and not account.details
+  return call.queue.limited == 0 and account.is_odd == 0
 end
 
 -- True if one more task of the tenant may be leased.

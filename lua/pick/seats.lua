@@ -60,9 +60,8 @@ end
 
 -- The tenant begins to compete (sign = 1) or ends (-1).
 local function count_competing(call, account, sign)
-  local queue, books = call.queue, accounts.books_of(call, account)
-  books.entitled = books.entitled - sign * account.weight * queue.clock
-  queue.weight_sum = queue.weight_sum + sign * account.weight
+  local queue, books, weight = call.queue, accounts.books_of(call, account), sign * account.weight
+  books.entitled, queue.weight_sum = books.entitled - weight * queue.clock, queue.weight_sum + weight
   queue.running = queue.running + sign * accounts.running_of(account)
 end
 

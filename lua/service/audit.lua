@@ -39,14 +39,14 @@ end
 --   argv  a field, its value, ...: token, verb, queue, tenant and what else is to be kept
 --   out   its id
 function drains.begin_change(keys, args)
-  return redis.call('XADD', key({prefix = keys[1]}, 'begun'), 'MAXLEN', MAX_BEGUN, '*', unpack(args, 3))
+  return redis.call('XADD', key({prefix = keys[1] .. ':'}, 'begun'), 'MAXLEN', MAX_BEGUN, '*', unpack(args, 3))
 end
 
 -- end_change(keys, argv): keep a change that has ended.
 --   argv  3 its id as one that has begun (empty: a tenant's, which is only kept)  then as for begin_change
 --   out   "ok"
 function drains.end_change(keys, args)
-  local call, id, tenant = {prefix = keys[1]}, args[3], args[3 + TENANT]
+  local call, id, tenant = {prefix = keys[1] .. ':'}, args[3], args[3 + TENANT]
   if id == '' then
     make_room(call, tenant)
     local entry = redis.call('XADD', key(call, 'changes'), '*', unpack(args, 4))

@@ -8,7 +8,7 @@
 local MAX_QUOTA = 1000000
 
 local function open_registry(keys, args)
-  local call = {prefix = keys[1], random_values = args[2]}
+  local call = {prefix = keys[1] .. ':', random_values = args[2]}
   call.now = calls.clock_ms(call, args[1])
   return call
 end

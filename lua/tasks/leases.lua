@@ -182,9 +182,14 @@ end
 -- Writes what became of leases, each kind in one command.
 function leases.write(call)
   if call.changed_runs then write_runs(call) end
-  if call.extended then write('ZADD', key(call, 'extended'), call.extended) end
-  if call.ended then write('ZREM', key(call, 'extended'), call.ended) end
-  call.extended, call.ended = false, false
+  if call.extended then
+    write('ZADD', key(call, 'extended'), call.extended)
+    call.extended = false
+  end
+  if call.ended then
+    write('ZREM', key(call, 'extended'), call.ended)
+    call.ended = false
+  end
   if next(call.bundles) then write_bundles(call) end
   if call.marks then records.write_marks(call) end
 end
@@ -193,8 +198,8 @@ end
 function leases.write_new(call, lease, claim_name, ids, runs)
   local field = leases.field(lease)
   call.queue.last_lease = lease
-  redis.call('HSET', key(call, 'bundles'), field, BUNDLE.pack({left = #ids, together = #ids, claim = claim_name,
-    ids = table.concat(ids, '\n')}))
+  redis.call('HSET', key(call, 'bundles'), field,
+    struct.pack(BUNDLE.format, #ids, #ids, #claim_name, claim_name, 0, '') .. table.concat(ids, '\n'))
   redis.call('ZADD', key(call, 'leases'), call.at + call.queue.lease_ms, field)
   redis.call('HSET', key(call, 'claims'), claim_name, field)
   write('HSET', key(call, 'runs'), runs)

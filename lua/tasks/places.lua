@@ -47,7 +47,7 @@ end
 
 -- Puts tasks that are counted as ready into their order, or their groups.
 function places.put_in_order(call, account, ids, is_at_head)
-  local queue, entries, groups, n = call.queue, {}, {}, 0
+  local queue, entries, groups, n = call.queue, {}, nil, 0
   for i = 1, #ids do
     local id, order = ids[i], queue.sequence + 1
     local asked = task_options.of(call, id)
@@ -56,10 +56,12 @@ function places.put_in_order(call, account, ids, is_at_head)
     if asked == PLAIN or turns.group_of(asked) == '' then
       entries[n + 1], entries[n + 2], n = priorities.score(asked.priority, order), id, n + 2
     else
+      groups = groups or {}
       turns.note(groups, asked, id, order)
     end
   end
   write('ZADD', priorities.ready_key(call, account.name), entries)
+  if not groups then return end
   for priority, some in pairs(groups) do turns.put(call, account, priority, some) end
 end
 

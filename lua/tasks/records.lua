@@ -84,26 +84,25 @@ function records.drop(call, id, header)
   if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end
 end
 
-local function begin_marks(call)
-  call.marks = {ids = {}, fields = {}, large = {}, lease = false, how = false, packed = ''}
-  return call.marks
-end
-
 -- A mark in place of the record and the run of a task that has ended; `lease` is 0 if its owner did not end it.
 function records.mark(call, id, how, lease, features)
-  local marks, queue = call.marks or begin_marks(call), call.queue
+  local marks, queue = call.marks, call.queue
+  if not marks then
+    marks = {ids = {}, fields = {}, large = false, lease = false, how = false, packed = ''}
+    call.marks = marks
+  end
   local ids, fields = marks.ids, marks.fields
   local n = #fields
   call.runs[id] = false
   queue[how] = queue[how] + 1
   if marks.lease ~= lease or marks.how ~= how then  -- most tasks that end in one call are of one lease
     marks.lease, marks.how = lease, how
-    marks.packed = MARK.pack({how = how == 'done' and DONE or CANCELLED, lease = lease})
+    marks.packed = struct.pack(MARK.format, how == 'done' and DONE or CANCELLED, lease)
   end
   ids[#ids + 1] = id
   fields[n + 1] = id
   fields[n + 2] = marks.packed
-  if features >= IS_LARGE then table.insert(marks.large, id) end
+  if features >= IS_LARGE then table.insert(table_in(marks, 'large'), id) end
 end
 
 -- The minute that it is: marks are named in its list.
@@ -129,7 +128,7 @@ function records.write_marks(call)
   write('HDEL', key(call, 'runs'), marks.ids)
   write('HSET', key(call, 'tasks'), marks.fields)
   records.name_marks(call, marks.ids)
-  write('HDEL', key(call, 'payloads'), marks.large)
+  if marks.large then write('HDEL', key(call, 'payloads'), marks.large) end
   call.marks = false
 end
 

@@ -44,12 +44,11 @@ end
 -- count only tasks that the pick can get, not those put back for lack of room: so nothing is buried once the reply is
 -- full.
 local function bury(call, round, i, claim, id, last_run)
-  local tag, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
+  local tag, late, pending = round.tenants[i], claim.late, round.pending + 1
   local account = accounts.at(call, tag)
-  claim.expiring[#claim.expiring + 1] = id
-  claim.late[#claim.late + 1] = {account = account, id = id, run = last_run}
-  late_of[account] = (late_of[account] or 0) + 1
-  if account.ready > 0 and late_of[account] < LATE_PER_TENANT then
+  table.insert(table_in(claim, 'expiring'), id)
+  late[#late + 1], late[account] = {account = account, id = id, run = last_run}, (late[account] or 0) + 1
+  if account.ready > 0 and late[account] < LATE_PER_TENANT then
     picks.skip(call, account)
     round.pending, round.tenants[pending], round.moves[pending] = pending, tag, round.moves[i]
   else
@@ -62,7 +61,7 @@ end
 local function leave(call, round, i, claim, id, last_run)
   if claim.bytes < PAGE_BYTES and #claim.late < LATE_PER_CALL then return bury(call, round, i, claim, id, last_run) end
   picks.unpick(call, round, i, 1)
-  claim.returned[#claim.returned + 1] = {account = accounts.at(call, round.tenants[i]), id = id}
+  table.insert(table_in(claim, 'returned'), {account = accounts.at(call, round.tenants[i]), id = id})
 end
 
 -- The beginning of the runs of tasks with these features.
@@ -70,19 +69,26 @@ local function begun_with(call, claim, features)
   return struct.pack(BEGUN, claim.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms)
 end
 
+-- Notes a leased task with options, and tells the worker if its result is kept.
+local function note_asking(call, claim, id)
+  local kept = claim.out[4]
+  table.insert(table_in(claim, 'asking'), id)
+  if task_options.of(call, id).result_ttl > 0 then kept[#kept + 1] = id end
+end
+
 -- Notes what a task with features asks for. Returns its record as the reply has it.
 local function note_features(call, claim, id, record, features)
-  if has_options(features) then claim.asking[#claim.asking + 1] = id end
+  if has_options(features) then note_asking(call, claim, id) end
   if features < IS_LARGE then return record end
   record = records.whole(call, id, record)
   claim.bytes = claim.bytes + #record
   return record
 end
 
--- Leases the tasks of the round's entries, if their windows are open. An entry without a task, or with a leased one,
--- goes: a call failed half way. What is left of the round are the picks that have no task yet.
-local function lease_round(call, round, claim)
-  local ids, leased, new_runs, out, begun = round.ids, claim.ids, claim.runs, claim.out, {}
+-- Leases the tasks of these ids, if their windows are open. An entry without a task, or with a leased one, goes: a call
+-- failed half way. What is left of the round are the picks that have no task yet.
+local function lease_round(call, round, ids, claim)
+  local leased, new_runs, out, begun = claim.ids, claim.runs, claim.out, {}
   local found, runs, n = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids)), #leased
   round.pending = 0
   if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
@@ -102,7 +108,7 @@ local function lease_round(call, round, claim)
       leave(call, round, i, claim, id, last_run)
     else
       if features > 0 then record = note_features(call, claim, id, record, features) end
-      if expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
+      if expires_at > 0 then table.insert(table_in(claim, 'expiring'), id) end
       begun[features] = begun[features] or begun_with(call, claim, features)
       n = n + 1
       leased[n], new_runs[2 * n - 1] = id, id
@@ -116,8 +122,8 @@ local function lease_round(call, round, claim)
 end
 
 -- Buries the tasks whose window has closed.
-local function bury_late(call, claim)
-  for _, each in ipairs(claim.late) do
+local function bury_late(call, late)
+  for _, each in ipairs(late) do
     local run = each.run
     batches.give_slot_back(call, each.id)
     if run then redis.call('HDEL', key(call, 'runs'), each.id) end
@@ -133,12 +139,14 @@ end
 -- The one block of writes of a claim.
 local function write_claim(call, claim)
   if #claim.ids > 0 then leases.write_new(call, claim.lease, claim.name, claim.ids, claim.runs) end
-  if #claim.expiring > 0 then write('ZREM', key(call, 'expiring'), claim.expiring) end
+  if claim.expiring then write('ZREM', key(call, 'expiring'), claim.expiring) end
   takes.write(call)
   picks.write_woken(call)
-  put_back(call, claim.returned)
-  bury_late(call, claim)
-  for _, id in ipairs(claim.asking) do batches.count_running(call, id, 1) end
+  if claim.returned then put_back(call, claim.returned) end
+  if #claim.late > 0 then bury_late(call, claim.late) end
+  if claim.asking then
+    for _, id in ipairs(claim.asking) do batches.count_running(call, id, 1) end
+  end
 end
 
 -- Gives again what an earlier claim under this name took, its leases renewed. Returns whether there are any.
@@ -152,7 +160,7 @@ local function recall(call, claim)
   for i, id in ipairs(ids) do
     local run = leases.run_of(call, id)
     if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
-      if has_options(run.features) then claim.asking[#claim.asking + 1] = id end
+      if has_options(run.features) then note_asking(call, claim, id) end
       if run.is_extended == 1 then redis.call('ZADD', key(call, 'extended'), deadline, id) end
       local last = last_attempt(run.max_attempts, run.uncounted_attempts)
       for _, value in ipairs({id, run.attempt, last, records.whole(call, id, found[i])}) do
@@ -166,16 +174,16 @@ local function recall(call, claim)
   return true
 end
 
--- The reply: what is told of the queue, before the leases.
+-- The reply: before the leases, what is told of the queue.
 local function reply_of(call, claim)
-  local queue, out, wanted = call.queue, claim.out, {}
-  for _, id in ipairs(claim.asking) do
-    if task_options.of(call, id).result_ttl > 0 then wanted[#wanted + 1] = id end
+  local out, blocked = claim.out, call.queue.blocked
+  if #out > HEAD then out[3] = claim.lease end
+  out[5] = call.unpark_at or -1
+  if blocked > 0 then
+    out[6] = {'', blocked, call.now, call.now}
+  elseif call.kept_out then
+    out[6] = {unpack(call.kept_out)}
   end
-  out[1], out[2], out[3], out[4], out[5] = call.now, queue.lease_ms, #out > HEAD and claim.lease or 0, wanted,
-    call.unpark_at or -1
-  out[6] = queue.blocked == 0 and {unpack(call.kept_out or {})} or {'', queue.blocked, call.now, call.now}
-  out[7] = queue.run_timeout_ms
   return out
 end
 
@@ -188,15 +196,15 @@ local function fill(call, claim)
       and #claim.late < LATE_PER_CALL and call.costly < COSTLY_PER_CALL and claim.bytes < PAGE_BYTES
       and not claim.only_reserve_left do
     if rounds > 0 then seats.seat_all(call) end
-    local round = picks.round(call, limit - #claim.ids)
+    local round, is_empty, only_reserve_left = picks.round(call, limit - #claim.ids)
     while round.count > 0 do
-      picks.take(call, round)
-      if round.count > 0 then lease_round(call, round, claim) end
+      local ids = picks.take(call, round)
+      if round.count > 0 then lease_round(call, round, ids, claim) end
     end
-    if round.is_empty and next(call.passed_over) then
+    if is_empty and next(call.passed_over) then
       call.passed_over = {}
     else
-      rounds, claim.only_reserve_left = rounds + 1, round.only_reserve_left
+      rounds, claim.only_reserve_left = rounds + 1, only_reserve_left
     end
   end
   return rounds
@@ -208,9 +216,10 @@ function claim.read(call, args)
   if #args[3] > ID_BYTES then refuse('bad_request', 'worker') end
   calls.confirm(call, args[6])
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
+  local out = {call.now, call.queue.lease_ms, 0, {}, -1, {}, call.queue.run_timeout_ms}
   return {name = args[3], limit = math.min(limit, LEASES_PER_CALL), slots = slots, lease = leases.next_number(call),
-    ids = {}, runs = {}, out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {},
-    returned = {}, late_of = {}, bytes = 0, only_reserve_left = false}
+    ids = {}, runs = {}, out = out, asking = false, expiring = false, late = {}, returned = false, bytes = 0,
+    only_reserve_left = false}
 end
 
 -- Carries a claim out, and closes the call if anything has changed. Returns the reply.

@@ -158,14 +158,16 @@ local function serve_packed(call, round)
 end
 
 -- Makes up to `wanted` picks. They are in order, as columns: pick i is of the tenant with the tag tenants[i], and with
--- `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed.
--- `only_reserve_left`: nothing was picked, since the free slots are kept for tenants that have nothing running.
+-- `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed. Those
+-- behind the first `most` times are not served. Returns also whether it found nothing to do, and whether that is since
+-- the free slots are kept for tenants that have nothing running.
 function picks.round(call, wanted)
   local queue, woken, has_popped = call.queue, read_woken(call, wanted)
-  local round, is_full = draws.begin(call, wanted), queue.reserve > 0 and reserve.is_full(call)
-  local is_plain = queue.share == SHARE_TIME and queue.limited + queue.reserve + queue.loans == 0
-  round.woken, round.next_woken, round.popped = woken, 1, #woken
-  round.tenants, round.names, round.moves, round.count = {}, {}, {}, 0
+  local is_full, has_loans = queue.reserve > 0 and reserve.is_full(call), queue.reserve + queue.loans > 0
+  local is_plain = queue.share == SHARE_TIME and queue.limited == 0 and not has_loans
+  local round = {wanted = wanted, most = has_loans and math.huge or wanted, times = {}, next = 1, compare = false,
+    of_time = false, seen = false, woken = woken, next_woken = 1, popped = #woken, tenants = {}, names = {}, moves = {},
+    count = 0}
   if queue.servable > 0 and not is_full then draws.look(call, round) end
   while round.count < wanted and queue.servable > 0 and call.costly < COSTLY_PER_CALL do
     if is_plain and not woken[round.next_woken] then serve_packed(call, round) end
@@ -175,10 +177,8 @@ function picks.round(call, wanted)
     serve(call, round, accounts.at(call, tag), is_drawn)
   end
   keep_woken(call, round)
-  round.is_empty = round.count == 0 and not has_popped
-  round.only_reserve_left = round.is_empty and queue.reserve > 0 and reserve.is_full(call)
-    and not next(call.passed_over)
-  return round
+  local is_empty = round.count == 0 and not has_popped
+  return round, is_empty, is_empty and queue.reserve > 0 and reserve.is_full(call) and not next(call.passed_over)
 end
 
 -- Takes back pick i. `ready_again`: 1 if its task is still ready, 0 if it is not.
@@ -205,7 +205,7 @@ function picks.pass_over(call, account)
   call.passed_over[account] = true
 end
 
--- Gives the picks their tasks' ids. A pick that finds none is taken back: a call failed half way.
+-- Returns the ids of the picks' tasks. A pick that finds none is taken back: a call failed half way.
 function picks.take(call, round)
   local tenants, names, moves, opened = round.tenants, round.names, round.moves, call.accounts
   local wanted, ids_of, ids, n = {}, {}, {}, 0
@@ -233,5 +233,6 @@ function picks.take(call, round)
       picks.unpick(call, round, i, 0)
     end
   end
-  round.ids, round.count = ids, n
+  round.count = n
+  return ids
 end

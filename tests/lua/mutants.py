@@ -188,7 +188,7 @@ MUTANTS = [
         "    wake",
     ),
     Mutant("quotas are not looked at", "  if #new.records > 0 then arrivals.check_quotas(call, new) end\n", ""),
-    Mutant("claims tell no run timeout", "  out[7] = queue.run_timeout_ms\n", "  out[7] = 0\n"),
+    Mutant("claims tell no run timeout", ", {}, call.queue.run_timeout_ms}\n", ", {}, 0}\n"),
     Mutant("a known tenant is one too many", "if not call.details[new.tenant] and redis", "if redis"),
     Mutant("own limits are those for all", "with_defaults(limits.set_for(call, account.name), for_all)", "for_all"),
     Mutant("the wake list starves the backlog", "if not woken or best and", "if not woken or false and"),
@@ -214,7 +214,7 @@ MUTANTS = [
         "true, queue.level + by",
         "true, queue.level",
     ),
-    Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
+    Mutant("lost leases take from the level without end", "  if call.lowered then charges.bound_level(call) end\n", ""),
     Mutant(
         "a jump of the clock is service",
         "  if jump <= CLOCK_BACK_MS or queue.leased == 0 then return 0 end\n",
@@ -409,8 +409,8 @@ MUTANTS = [
     Mutant("tasks for a server are covered", "    call.notify = '1 ' .. server\n", "    call.notify = false\n"),
     Mutant(
         "limits are told as they hold",
-        "return flat(limits.set_for({prefix = keys[1]}, args[3]))",
-        "return flat(limits.set_for({prefix = keys[1]}, ''))",
+        "return flat(limits.set_for({prefix = keys[1] .. ':'}, args[3]))",
+        "return flat(limits.set_for({prefix = keys[1] .. ':'}, ''))",
     ),
     Mutant(
         "two tenants get the same number",
@@ -472,10 +472,8 @@ MUTANTS = [
     Mutant("who is alone is served beyond its tasks", "math.min(wanted - count, ready - 1)", "wanted - count"),
     Mutant("others wait while one is served packed", "if not time then often", "if true then often"),
     Mutant("those that come again wait meanwhile", "      time = times[place]\n", ""),
-    Mutant("loans shorten a round", "queue.reserve + queue.loans == 0 and wanted or", "wanted or"),
-    Mutant(
-        "limits for all, a reserve and loans are not seen", "queue.limited + queue.reserve + queue.loans == 0", "true"
-    ),
+    Mutant("loans shorten a round", "has_loans and math.huge or wanted", "wanted"),
+    Mutant("limits for all, a reserve and loans are not seen", "queue.limited == 0 and not has_loans", "true"),
     Mutant("who is drawn and not served is lost", "  if best and not is_full then draws.untake(round, best) end\n", ""),
     Mutant("of equals the wrong one is lost", "  round.of_time[round.times[round.next]] = tag\n", ""),
     Mutant(
@@ -497,7 +495,7 @@ MUTANTS = [
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
     Mutant(
         "an extended lease that ended stays in the set",
-        "  if call.ended then write('ZREM', key(call, 'extended'), call.ended) end\n",
+        "    write('ZREM', key(call, 'extended'), call.ended)\n",
         "",
     ),
     Mutant(
@@ -577,7 +575,7 @@ MUTANTS = [
     ),
     Mutant(
         "a claim does not look for what its tasks ask",
-        "  if has_options(features) then claim.asking[#claim.asking + 1] = id end\n  if features < IS_LARGE",
+        "  if has_options(features) then note_asking(call, claim, id) end\n  if features < IS_LARGE",
         "  if features < IS_LARGE",
     ),
     Mutant(

@@ -13,7 +13,7 @@ from .calls import Queue, leased_in
 from .counting import CountingLua
 
 TENANTS, CALLS, MANY = 300, 10, 50
-MOST = {MANY: {"enqueue": 199, "claim": 465, "settle": 312}, 1: {"enqueue": 1510, "claim": 2465, "settle": 1280}}
+MOST = {MANY: {"enqueue": 197, "claim": 465, "settle": 311}, 1: {"enqueue": 1476, "claim": 2305, "settle": 1225}}
 
 
 @pytest.mark.one_store
@@ -58,7 +58,7 @@ def test_a_task_takes_few_instructions(redis_client: redis.Redis, at_once: int) 
 
 @pytest.mark.one_store
 def test_a_task_that_a_worker_waits_for_takes_few_instructions(redis_client: redis.Redis) -> None:
-    """Seven tenants in turn with a task each, and nothing else in the queue: in two calls they take 3,762."""
+    """Seven tenants in turn with a task each, and nothing else in the queue: in two calls they took 3,762."""
     lua, source = CountingLua(redis_client), random.Random(5)
     queue, instructions = Queue(lua), 0  # type: ignore[arg-type]
     for n in range(60):
@@ -70,4 +70,4 @@ def test_a_task_that_a_worker_waits_for_takes_few_instructions(redis_client: red
         (lease,) = leased_in(claim)
         queue.settle(("ack", lease.id, lease.lease))
         queue.advance(source.randrange(1, 9))
-    assert instructions / 20 <= 3395
+    assert instructions / 20 <= 3230
