@@ -64,7 +64,7 @@ def commands(*, is_listing: bool = False) -> App:
     app = App(
         name="fairq",
         help="Multi-tenant fair-share task queue: a tenant that floods a queue delays only itself.",
-        help_format="plaintext",
+        help_format="markdown",
         result_action="return_value",
     )
     for name, line in _COMMANDS.items():

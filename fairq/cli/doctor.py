@@ -50,7 +50,7 @@ def doctor(
         _print(findings)
         count = sum(each.level == "problem" for each in findings)
         warnings = sum(each.level == "warning" for each in findings)
-        print(f"\n{count} problems, {warnings} warnings")
+        print(f"\nproblems: {count}, warnings: {warnings}")
     return 1 if worst == "problem" else 0
 
 

@@ -39,7 +39,7 @@ def serve(
 ) -> None:
     """Run a server until SIGTERM or ctrl-C, then drain it; a second signal ends it at once.
 
-    Settings come from the file, then from FAIRQ_<NAME> variables, then from flags; later ones win.
+    Settings come from the file, then from `FAIRQ_<NAME>` variables, then from flags; later ones win.
 
     Example: `fairq serve --dev`
     """

@@ -29,12 +29,12 @@ _QUIET = "no tenant has done anything in the last five minutes; what is newer th
 Once = Annotated[bool, Parameter(negative=(), help="Print one picture and end, as where the output is no terminal.")]
 
 _OF_QUEUE = {
-    "queue": "queue", "waiting": "waiting", "running": "in flight", "slots": "slots", "enqueued_per_s": "in/s",
+    "queue": "queue", "waiting": "waiting", "running": "running", "slots": "slots", "enqueued_per_s": "in/s",
     "started_per_s": "started/s", "done_per_s": "done/s", "failed_per_s": "failed/s", "p50_ms": "wait p50",
     "p99_ms": "wait p99", "dead": "dead", "notes": "note",
 }  # fmt: skip
 _OF_TENANT = {
-    "queue": "queue", "tenant": "tenant", "weight": "weight", "waiting": "waiting", "running": "in flight",
+    "queue": "queue", "tenant": "tenant", "weight": "weight", "waiting": "waiting", "running": "running",
     "started_per_s": "started/s", "delivered_part": "delivered", "entitled_part": "entitled", "p99_ms": "wait p99",
     "next_waits_ms": "next waits", "notes": "note",
 }  # fmt: skip

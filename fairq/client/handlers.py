@@ -21,7 +21,7 @@ from fairq.client.runtime import is_cancelled
 from fairq.client.task import Postpone, Reject, Retry, Task
 from fairq.client.threads import Threads
 from fairq.client.timeouts import TimedOut
-from fairq.client.tracebacks import traceback_of
+from fairq.client.tracebacks import own_frames, traceback_of
 from fairq.client.typed import Misfit
 from fairq.errors import BadRequest, TooLarge
 from fairq.log import Log
@@ -116,6 +116,10 @@ def _log_failure(task: Task, **how: Any) -> None:
     log.warning("task failed", task=task.id, queue=task.queue, tenant=task.tenant, attempt=task.attempt, **how)
 
 
+def _log_error(task: Task, error: BaseException) -> None:
+    _log_failure(task, exc_info=error.with_traceback(own_frames(error.__traceback__)))
+
+
 async def perform(
     handler: Handler,
     queue: str,
@@ -159,12 +163,12 @@ async def perform(
         if is_cancelled():
             raise
         error = failure  # of another task, for which the handler waited
-        _log_failure(task, exc_info=failure)
+        _log_error(task, failure)
     except BaseException as failure:
         error, rest = _failed(failure)
         if error is None:
             raise
-        _log_failure(task, exc_info=error)
+        _log_error(task, error)
         if rest is not None:
             raise rest from None
     links.close()

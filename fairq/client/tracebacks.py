@@ -21,7 +21,7 @@ def traceback_of(error: BaseException) -> str:
     Without the frames between the worker and the handler; empty if there are no others, and no cause.
     """
     try:
-        frames = _own_frames(error.__traceback__)
+        frames = own_frames(error.__traceback__)
         if frames is None and error.__cause__ is None:
             return ""
         parts = format_exception(type(error), error, frames)
@@ -31,8 +31,8 @@ def traceback_of(error: BaseException) -> str:
     return _shorten("".join(_shorten(part, _PART_BYTES) for part in parts).rstrip(), MAX_TRACEBACK_BYTES)
 
 
-def _own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """Skip the frames at the top that are not the handler's."""
+def own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Skip the frames between the worker and the handler."""
     while frames is not None and _is_machinery(frames.tb_frame.f_globals.get("__name__")):
         frames = frames.tb_next
     return frames

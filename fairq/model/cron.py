@@ -31,7 +31,7 @@ _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 def check_timing(cron: str, zone: str, every_ms: int) -> Timing:
     """Return the timing that a request describes: `cron` or `every_ms`. Raises: BadRequest, naming the field."""
     if bool(cron) == bool(every_ms):
-        raise BadRequest("give cron or every_ms, one of them", field="cron" if cron else "every_ms")
+        raise BadRequest("give cron or an interval, one of them", field="cron" if cron else "every_ms")
     if every_ms:
         EVERY.check(every_ms, "every_ms")
         if zone:

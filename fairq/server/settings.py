@@ -86,7 +86,8 @@ class Settings:
     grace: Annotated[float, "seconds that workers get to finish their tasks when the server stops"] = 30.0
     reconnect_grace: Annotated[float, "seconds to keep a worker's tasks for it when its connection broke"] = 0.5
     dev: Annotated[
-        bool, "accept the tokens dev-tenant:<name>, dev-producer, dev-worker, dev-operator, dev-viewer (loopback only)"
+        bool,
+        "accept the tokens `dev-tenant:<name>`, dev-producer, dev-worker, dev-operator, dev-viewer (loopback only)",
     ] = False
     unsafe_store: Annotated[bool, "serve even if the store could lose acknowledged tasks"] = False
     tls_cert: Annotated[Path | None, "certificate chain (PEM), for wss://"] = None

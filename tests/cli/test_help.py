@@ -51,5 +51,17 @@ def test_each_command_has_an_example_that_it_takes() -> None:
 def test_the_help_of_a_command_has_its_example_and_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dead", "replay", "--help"]) == 0
     told = capsys.readouterr().out
-    assert "Example: `fairq dead replay" in told
+    assert "Example: fairq dead replay" in told
     assert "--older-than" in told
+
+
+def test_help_fills_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["worker", "--help"]) == 0
+    assert "stop. A second signal ends the worker at once" in capsys.readouterr().out
+
+
+def test_help_keeps_what_stands_in_angles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "FAIRQ_<NAME>" in told
+    assert "dev-tenant:<name>" in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -83,7 +84,10 @@ def test_a_program_that_configures_no_logging_gets_warnings_on_standard_error_on
     done = subprocess.run([sys.executable, "-c", PROGRAM, service.url], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert done.stderr.startswith("task failed task=")
-    assert "ValueError: broken" in done.stderr
+    assert re.findall(r"File .* in (.*)|^(ValueError: .*)", done.stderr, re.M) == [
+        ("handle", ""),
+        ("", "ValueError: broken"),
+    ]
     assert "worker started" not in done.stderr
 
 
