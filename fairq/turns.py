@@ -68,7 +68,7 @@ def at_end_of_turn(send: Send) -> None:
 
 
 def before_sending(decide: Send) -> None:
-    """Call `decide` like `at_end_of_turn`, but before all that sends."""
+    """Call `decide` like `at_end_of_turn`, but before all that sends; asked by another `decide`: a turn later."""
     (_here.ends or _begin()).first[decide] = None
 
 

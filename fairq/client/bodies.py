@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
 import uuid_utils
+from attrs import asdict, has
 from orjson import Fragment as Fragment
 
 from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
@@ -22,6 +24,7 @@ from fairq.model.tasks import NewTask
 from fairq.wire.decode import structure as structure
 
 T = TypeVar("T")
+_attrs_of = partial(asdict, recurse=False)
 
 
 def rows(kind: type[T], found: Iterable[Mapping[str, Any]]) -> list[T]:
@@ -39,14 +42,16 @@ def _has_nan(value: Any) -> bool:
 
 
 def _fields_of(value: Any) -> Any:
-    """Return what a dataclass holds; None for the other values that only orjson knows, which hold no float."""
+    """Return what an object of a class holds; None for the other values that only orjson knows: they hold no float."""
+    if has(type(value)):
+        return _attrs_of(value)
     return {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else None
 
 
 def encode_payload(value: Any, field: str = "payload", max_bytes: int = DEFAULT_PAYLOAD_BYTES) -> bytes:
     """Write a payload, or a result, as JSON. Raises: BadRequest if it is not JSON, TooLarge."""
-    try:
-        text = orjson.dumps([[[[value]]]])[4:-4]  # a frame holds it as deep, and may be no deeper than orjson writes
+    try:  # a frame holds it as deep, and may be no deeper than orjson writes
+        text = orjson.dumps([[[[value]]]], default=_attrs_of)[4:-4]
     except (TypeError, orjson.JSONEncodeError) as error:
         raise BadRequest(f"the {field} is not JSON: {error}", field=field) from None
     if b"null" in text and _has_nan(value):

@@ -110,7 +110,7 @@ class Connection:
     async def call_with_last(self, *command: Word) -> Any:
         """Send a command in place of the last one, for both callers; return the second part of its reply.
 
-        None if the store refuses it: then the other caller has got the error, and nothing was done.
+        None if the store refuses this part, or the whole: then the other caller has got the error.
         Raises: Unavailable (it was not sent), OutcomeUnknown (it was).
         """
         first, second = self._pending[-1], Wait(trio.current_time())

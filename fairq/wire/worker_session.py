@@ -123,7 +123,7 @@ class WorkerSession(ClientSession):
         factory=dict, init=False
     )  # share no frame: queue, id, lease; since
     due_at: float = field(default=float("inf"), init=False)  # before this time no lease needs action
-    reports: dict[str, dict[str, Report]] = field(factory=dict, init=False)  # not yet sent, by queue and id
+    reports: dict[str, dict[tuple[str, int], Report]] = field(factory=dict, init=False)  # not yet sent, by queue
     report_at: float = field(default=0.0, init=False)
 
     def opened(self, now: float) -> None:
@@ -198,8 +198,7 @@ class WorkerSession(ClientSession):
 
     def report(self, queue: str, report: Report) -> None:
         """Report a task's progress; a lost report is not repeated."""
-        if self.holds(queue, report.id, report.lease):
-            self.reports.setdefault(queue, {})[report.id] = report
+        self.reports.setdefault(queue, {})[report.id, report.lease] = report
 
     def set_credit(self, credit: int) -> None:
         """Change how many tasks this worker holds at most; with 0 it gets no more, and held tasks continue."""

@@ -208,14 +208,14 @@ end
 -- Returns the ids of the picks' tasks. A pick that finds none is taken back: a call failed half way.
 function picks.take(call, round)
   local tenants, names, moves, opened = round.tenants, round.names, round.moves, call.accounts
-  local wanted, ids_of, ids, n = {}, {}, {}, 0
+  local counts, ids_of, ids, n = {}, {}, {}, 0  -- of a tenant: its picks, and once its ids are read, those given
   for i = 1, round.count do
     local tag = tenants[i]
-    wanted[tag] = (wanted[tag] or 0) + 1
+    counts[tag] = (counts[tag] or 0) + 1
   end
   for i = 1, round.count do
     local tag = tenants[i]
-    local own, given = ids_of[tag], wanted[tag]
+    local own, given = ids_of[tag], counts[tag]
     if not own then
       local account = opened[tag]
       own = account and takes.ids(call, account, given) or takes.loose(call, names[tag], given)
@@ -223,7 +223,7 @@ function picks.take(call, round)
       given = 0
     end
     given = given + 1
-    wanted[tag] = given  -- from now on: how many were given
+    counts[tag] = given
     local id = own[given]
     if id then
       n = n + 1

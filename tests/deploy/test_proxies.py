@@ -52,9 +52,9 @@ def caddy(directory: Path, served: Served, port: int, dead: int | None = None) -
     """Write Caddyfile for a server, and one at a port where nobody listens; returns the command."""
     assert served.http is not None
     text = (DEPLOY / "Caddyfile").read_text()
-    given = {"SITE": f"https://{HOST}:{port}", "SERVERS": f"{HOST}:{served.port}"}
-    servers = " ".join(f"{HOST}:{each}" for each in (served.http.port, dead) if each)
-    for name, value in (given | {"HTTP_SERVERS": servers}).items():
+    servers, http = (" ".join(f"{HOST}:{each}" for each in (of.port, dead) if each) for of in (served, served.http))
+    given = {"SITE": f"https://{HOST}:{port}", "SERVERS": servers, "HTTP_SERVERS": http}
+    for name, value in given.items():
         text, found = re.subn(rf"\{{\$FAIRQ_{name}:[^}}]*\}}", value, text)
         assert found == 1
     site = f"{given['SITE']} {{"
@@ -132,6 +132,8 @@ async def test_tasks_are_taken_while_one_of_two_servers_is_down(server_store: st
                 while taken < 20:  # in a row, once it has seen that one is down
                     made = await ada.post("/v1/queues/q/tasks", json={"payload": 1})
                     taken = taken + 1 if made.status_code == 201 else 0
+                for _ in range(10):  # as what opens a websocket
+                    assert "websockets" in (await ada.get("/")).text
 
 
 @asynccontextmanager

@@ -217,7 +217,7 @@ async def test_a_store_that_is_away_delays_a_fire_and_loses_none(
 async def test_schedules_and_opening_hours_wait_while_the_stores_clock_is_ahead(
     served: Served, ada: Raw, operator: Raw, store_clock: StoreClock
 ) -> None:
-    """Else they would stay silent, or shut, for as long as it was ahead, after it was set right."""
+    """A fire by such a clock would set the next one to far in the future, and so would a change of opening hours."""
     now_ms, year_ms = store_clock.now_ms, 365 * 86_400_000
     fires = (await ada.ask("schedule", **NIGHTLY))["fires_at_ms"]
     hours = {"queue": "q", "tenant": "ada", "opening_hours": daily(now_ms, 60, 120)}

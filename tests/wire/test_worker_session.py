@@ -463,6 +463,7 @@ def test_progress_is_told_at_once_and_then_once_a_second_the_newest(end: WorkerE
     for percent in range(20, 60):
         end.session.report("q", Report("a", 1, percent / 100))
         end.session.report("q", Report("b", 1, percent / 200))
+    end.session.report("q", Report("a", 0, 0.9))  # of a lease that was lost
     assert end.sent() == []
     end.session.expire(end.now)
     assert end.session.deadline() == end.now + 1
