@@ -219,7 +219,7 @@ def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
         current_time=loop.time,
         checkpoint=partial(asyncio.sleep, 0),
         make_event=asyncio.Event,
-        make_wakeup=partial(_AsyncioWakeup, loop),
+        make_wakeup=partial(_AsyncioWakeup, loop=loop),
         make_lot=_AsyncioLot,
         make_reader=partial(_AsyncioReader, loop),
         at_end_of_turn=ends.at_end_of_turn,
@@ -229,22 +229,19 @@ def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
     )
 
 
-class _AsyncioWakeup:
+class _AsyncioWakeup(asyncio.Future[None]):
     """A future as an event: asyncio's own event takes a lock, and asks the system which process this is."""
 
-    __slots__ = ("_future",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._future = loop.create_future()
+    __slots__ = ()
 
     def set(self) -> None:
         """Wake the one that waits."""
-        if not self._future.done():
-            self._future.set_result(None)
+        if not self.done():
+            self.set_result(None)
 
     def wait(self) -> asyncio.Future[None]:
         """Wait until it is set."""
-        return self._future
+        return self
 
 
 @define(eq=False)

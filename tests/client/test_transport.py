@@ -98,8 +98,8 @@ async def test_a_cancelled_send_is_the_connections_end() -> None:
 async def test_the_owner_is_woken_for_what_the_socket_does_not_take() -> None:
     with open_ends() as (transport, peer):
         messages, stuck = ["x" * (4 << 20)], anyio.Event()
-        transport.source, transport.stuck = lambda: [messages.pop()] if messages else [], stuck.set
-        transport.wake_writer()
+        transport.source, transport.stuck = lambda _: [messages.pop()] if messages else [], stuck.set
+        transport.runtime.at_end_of_turn(transport.send_now)
         await stuck.wait()
         async with anyio.create_task_group() as group:
             group.start_soon(transport.flush)
