@@ -169,7 +169,7 @@ class Driver(Generic[S]):
         try:
             with anyio.CancelScope() as self._connection:
                 while not self.session.fatal:
-                    self._take(await transport.receive())
+                    self._take(await transport.receive(), self.runtime.current_time())
         except Disconnected as error:
             log.debug("connection ended", url=transport.remote, error=str(error))
             if error.code == CLOSE_SUPERSEDED:
@@ -179,9 +179,9 @@ class Driver(Generic[S]):
         finally:
             self._transport = None
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message, now: float) -> None:
         """Take in one message. Raises: BadFrame; Disconnected if it was the last."""
-        frame = self.session.receive(message, self.runtime.current_time())
+        frame = self.session.receive(message, now)
         if frame is not None:
             self.handle(frame)
         self.on_change()

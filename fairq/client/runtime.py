@@ -183,23 +183,27 @@ def _trio_runtime() -> Runtime:
 
 @define(eq=False)
 class _TrioReader:
-    """Waits for bytes and reads them; the task that has waited runs at once, so nothing is taken in its place."""
+    """Waits for bytes and reads them; the task that has waited runs at once, and takes them itself."""
 
     wait_readable: Callable[[socket.socket], Awaitable[None]]
     closed: type[Exception]
     socket: socket.socket
     take: Take | None = None
 
-    async def receive(self) -> bytes:
+    async def receive(self) -> bytes | None:
         """Wait for bytes; empty at the end."""
         while True:
             try:
                 await self.wait_readable(self.socket)
-                return self.socket.recv(RECEIVE_BYTES)
+                data = self.socket.recv(RECEIVE_BYTES)
             except self.closed:
                 raise OSError(CLOSED) from None
             except (BlockingIOError, InterruptedError):
                 continue  # the kernel dropped it
+            if not data or self.take is None:
+                return data
+            if not self.take(data):
+                return None
 
     def close(self) -> None:
         """Do nothing: trio wakes the reader when the socket is closed."""

@@ -47,7 +47,7 @@ class Transport:
     remote: str
     source: Callable[[float], Sequence[Message]] = lambda _: ()
     stuck: Callable[[], None] = lambda: None
-    take: Callable[[Message], None] | None = None  # may be given messages in place of `receive`; raises as it likes
+    take: Callable[[Message, float], None] | None = None  # is given messages, and the time; raises as it likes
     progressed_at: float = field(default=0.0, init=False)  # when PIECE_BYTES more of a long message had come
     websocket: WebSocket = field(init=False)
     _messages: deque[Message] = field(factory=deque, init=False)
@@ -138,7 +138,7 @@ class Transport:
         self._process(data)
         try:
             while self._messages and self.take:
-                self.take(self._messages.popleft())
+                self.take(self._messages.popleft(), self._turn_began)
                 if self._messages and self.runtime.current_time() - self._turn_began > TURN_S:
                     break
         except Exception as error:

@@ -123,7 +123,7 @@ async def test_what_is_taken_where_it_arrives_comes_in_order_up_to_a_failure(
     with open_ends() as (transport, peer):
         taken: list[Message] = []
 
-        def take(message: Message) -> None:
+        def take(message: Message, _: float = 0.0) -> None:
             taken.append(message)
             if message == "bad":
                 raise BadFrame("bad")
