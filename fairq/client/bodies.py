@@ -77,17 +77,18 @@ def new_tasks(
     """Make tasks that share their options. Raises: BadRequest, TooLarge; TypeError for unknown options."""
     check_name(queue, "queue")
     values = pack_options(options) if options else ()
-    texts = [encode_payload(payload, max_bytes=max_bytes) for payload in payloads]
+    payloads = list(payloads)
     if ids is None:
-        ids = [new_id() for _ in texts]
-    elif len(ids) != len(texts):
-        raise BadRequest(f"{len(ids)} ids were given for {len(texts)} payloads", field="ids")
+        ids = [new_id() for _ in payloads]
+    elif len(ids) != len(payloads):
+        raise BadRequest(f"{len(ids)} ids were given for {len(payloads)} payloads", field="ids")
     else:
         for id in ids:
             check_task_id(id)
     if tenant is not None:
         ids = full_ids(ids, tenant)
-    made = [NewTask(id, text, *values) for id, text in zip(ids, texts, strict=True)]
+    pairs = zip(ids, payloads, strict=True)
+    made = [NewTask(id, encode_payload(payload, max_bytes=max_bytes), *values) for id, payload in pairs]
     if options.get("dedupe_payload"):
         made = [task._replace(dedupe_key=hash_payload(task.payload)) for task in made]
     return made

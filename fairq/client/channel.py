@@ -96,27 +96,22 @@ class Channel:
 
     def receive(self, data: bytes) -> list[Message]:
         """Process bytes (empty: no more will come); returns the messages that they complete."""
-        self._since_progress += len(data)
-        messages = self._receive(data)
-        if messages:
-            self._since_progress = 0
+        size, has_ended = len(data), not data
+        if data and self.tls:
+            data, has_ended = self._decrypt(self.tls, data)
+        if has_ended:
+            self.websocket.receive_end()
+            return []
+        messages = self.websocket.receive(data)
+        self._since_progress = 0 if messages else self._since_progress + size
         return messages
 
     def has_progressed(self) -> bool:
-        """True, once, when PIECE_BYTES more of a long message have come."""
+        """True, once, when PIECE_BYTES more of a message that has not all come are here."""
         if self._since_progress < PIECE_BYTES:
             return False
         self._since_progress = 0
         return True
-
-    def _receive(self, data: bytes) -> list[Message]:
-        has_ended = not data
-        if data and self.tls:
-            data, has_ended = self._decrypt(self.tls, data)
-        if not has_ended:
-            return self.websocket.receive(data)
-        self.websocket.receive_end()
-        return []
 
     @staticmethod
     def _decrypt(tls: Tls, data: bytes) -> tuple[bytes, bool]:

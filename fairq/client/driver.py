@@ -70,7 +70,7 @@ class Driver(Generic[S]):
     @property
     def max_payload_bytes(self) -> int:
         """The longest payload in bytes that the server has said it takes."""
-        return self.session.limits.payload_bytes
+        return self.session.enqueues.limits.payload_bytes
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Call:
         """Make a request; the call's result is the reply's body."""
@@ -92,16 +92,16 @@ class Driver(Generic[S]):
         """Let others have a turn."""
         await self.runtime.checkpoint()
 
-    def wake_writer(self, *, waits: bool = False) -> None:
+    def wake_writer(self) -> None:
         """Send what the session holds, as `send_soon` does; its deadlines may have moved forward."""
-        self.send_soon(waits=waits)
+        self.send_soon()
         if self.session.deadline() < self._pumps_at:
             self._wake()
 
     def send_soon(self, *, waits: bool = False) -> None:
         """Send what the session holds at the end of the scheduler's turn; `waits`: the calling task waits next."""
         if self._transport:
-            self._transport.wake_writer(waits=waits)
+            (self.runtime.before_waiting if waits else self.runtime.at_end_of_turn)(self._transport.send_now)
 
     def send_now(self) -> None:
         """Send what the session holds, as much of it as the socket takes."""
@@ -119,7 +119,9 @@ class Driver(Generic[S]):
             done = self.runtime.make_wakeup()
             try:
                 call.wake = done.set
-                self.wake_writer(waits=True)
+                self.send_soon(waits=True)
+                if call.deadline < self._pumps_at:
+                    self._wake()
                 await done.wait()
             finally:
                 # ctrl-C amid trio's wait can leave us among the event's tasks: to wake us later would crash trio
@@ -161,13 +163,13 @@ class Driver(Generic[S]):
     async def _converse(self, transport: Transport) -> None:
         """Take in what comes until the connection ends; `_pump` may end it too."""
         self._transport = transport
-        transport.source, transport.stuck, transport.take = self._outgoing, self._wake, self._take
+        transport.source, transport.stuck, transport.take = self.session.outgoing, self._wake, self._take
         self.session.connected(self.runtime.current_time())
         self._wake()  # there are deadlines now
         try:
             with anyio.CancelScope() as self._connection:
                 while not self.session.fatal:
-                    self._take(await transport.receive())
+                    self._take(await transport.receive(), self.runtime.current_time())
         except Disconnected as error:
             log.debug("connection ended", url=transport.remote, error=str(error))
             if error.code == CLOSE_SUPERSEDED:
@@ -177,9 +179,9 @@ class Driver(Generic[S]):
         finally:
             self._transport = None
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message, now: float) -> None:
         """Take in one message. Raises: BadFrame; Disconnected if it was the last."""
-        frame = self.session.receive(message, self.runtime.current_time())
+        frame = self.session.receive(message, now)
         if frame is not None:
             self.handle(frame)
         self.on_change()
@@ -187,9 +189,6 @@ class Driver(Generic[S]):
             self.wake_writer()
         if self.session.fatal:
             raise Disconnected("the server refuses this client")
-
-    def _outgoing(self) -> Sequence[Message]:
-        return self.session.outgoing(self.runtime.current_time())
 
     async def _pump(self) -> None:
         """Send what the socket did not take at once, and keep the session's deadlines, connected or not."""

@@ -183,23 +183,27 @@ def _trio_runtime() -> Runtime:
 
 @define(eq=False)
 class _TrioReader:
-    """Waits for bytes and reads them; the task that has waited runs at once, so nothing is taken in its place."""
+    """Waits for bytes and reads them; the task that has waited runs at once, and takes them itself."""
 
     wait_readable: Callable[[socket.socket], Awaitable[None]]
     closed: type[Exception]
     socket: socket.socket
     take: Take | None = None
 
-    async def receive(self) -> bytes:
+    async def receive(self) -> bytes | None:
         """Wait for bytes; empty at the end."""
         while True:
             try:
                 await self.wait_readable(self.socket)
-                return self.socket.recv(RECEIVE_BYTES)
+                data = self.socket.recv(RECEIVE_BYTES)
             except self.closed:
                 raise OSError(CLOSED) from None
             except (BlockingIOError, InterruptedError):
                 continue  # the kernel dropped it
+            if not data or self.take is None:
+                return data
+            if not self.take(data):
+                return None
 
     def close(self) -> None:
         """Do nothing: trio wakes the reader when the socket is closed."""
@@ -219,7 +223,7 @@ def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
         current_time=loop.time,
         checkpoint=partial(asyncio.sleep, 0),
         make_event=asyncio.Event,
-        make_wakeup=partial(_AsyncioWakeup, loop),
+        make_wakeup=partial(_AsyncioWakeup, loop=loop),
         make_lot=_AsyncioLot,
         make_reader=partial(_AsyncioReader, loop),
         at_end_of_turn=ends.at_end_of_turn,
@@ -229,22 +233,19 @@ def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
     )
 
 
-class _AsyncioWakeup:
+class _AsyncioWakeup(asyncio.Future[None]):
     """A future as an event: asyncio's own event takes a lock, and asks the system which process this is."""
 
-    __slots__ = ("_future",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._future = loop.create_future()
+    __slots__ = ()
 
     def set(self) -> None:
         """Wake the one that waits."""
-        if not self._future.done():
-            self._future.set_result(None)
+        if not self.done():
+            self.set_result(None)
 
     def wait(self) -> asyncio.Future[None]:
         """Wait until it is set."""
-        return self._future
+        return self
 
 
 @define(eq=False)

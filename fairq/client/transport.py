@@ -37,7 +37,7 @@ BROKEN = (OSError, anyio.ClosedResourceError)
 class Transport:
     """One open websocket of a client. One task receives at a time; any may send.
 
-    `source()` hands out the messages to send, whenever there is room for them.
+    `source(now)` hands out the messages to send, whenever there is room for them.
     """
 
     runtime: Runtime
@@ -45,9 +45,9 @@ class Transport:
     reader: Reader
     channel: Channel
     remote: str
-    source: Callable[[], Sequence[Message]] = tuple
+    source: Callable[[float], Sequence[Message]] = lambda _: ()
     stuck: Callable[[], None] = lambda: None
-    take: Callable[[Message], None] | None = None  # may be given messages in place of `receive`; raises as it likes
+    take: Callable[[Message, float], None] | None = None  # is given messages, and the time; raises as it likes
     progressed_at: float = field(default=0.0, init=False)  # when PIECE_BYTES more of a long message had come
     websocket: WebSocket = field(init=False)
     _messages: deque[Message] = field(factory=deque, init=False)
@@ -64,10 +64,6 @@ class Transport:
         self.websocket = self.channel.websocket
         self._messages.extend(self.websocket.early)  # they came right behind the handshake
         self.reader.take = self._take
-
-    def wake_writer(self, *, waits: bool = False) -> None:
-        """Send the waiting output at the end of the scheduler's turn; `waits`: the calling task waits next."""
-        (self.runtime.before_waiting if waits else self.runtime.at_end_of_turn)(self.send_now)
 
     def send_now(self) -> None:
         """Send the waiting output, as much of it as the socket takes."""
@@ -86,7 +82,7 @@ class Transport:
     def _fill(self) -> None:
         """Append output from `source` to the unsent bytes, unless they are PIECE_BYTES or more."""
         if len(self._unsent) < PIECE_BYTES:
-            for message in self.source():
+            for message in self.source(self.runtime.current_time()):
                 self.websocket.send(message)
             self._unsent += self.channel.outgoing()
 
@@ -129,8 +125,9 @@ class Transport:
 
     def _process(self, data: bytes) -> None:
         self._turn_began = self.runtime.current_time()  # other tasks ran while this one waited
-        self._messages.extend(self.channel.receive(data))
-        if self.channel.has_progressed():
+        messages = self.channel.receive(data)
+        self._messages += messages
+        if not messages and self.channel.has_progressed():
             self.progressed_at = self._turn_began
         if answers := self.channel.outgoing():
             self._unsent += answers
@@ -141,7 +138,7 @@ class Transport:
         self._process(data)
         try:
             while self._messages and self.take:
-                self.take(self._messages.popleft())
+                self.take(self._messages.popleft(), self._turn_began)
                 if self._messages and self.runtime.current_time() - self._turn_began > TURN_S:
                     break
         except Exception as error:

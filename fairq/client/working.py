@@ -302,7 +302,7 @@ class Working:
         session = self.driver.session
         check_payload_size(len(new.payload), session.limits.payload_bytes)
         lease = HeldLease(queue, task.id, task.lease)
-        call = session.enqueue_from(lease, target, new, self.runtime.current_time() + _ASK_S)
+        call = session.enqueue(target, [new], self.runtime.current_time() + _ASK_S, lease)
         (outcome,) = await self.driver.wait(call)
         return str(outcome)
 

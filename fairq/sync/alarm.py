@@ -58,4 +58,4 @@ def wait_ready(alarm: int, sock: int, *, for_room: bool, seconds: float) -> bool
     poll.register(alarm, select.POLLIN)
     if sock >= 0:
         poll.register(sock, select.POLLIN | (select.POLLOUT if for_room else 0))
-    return any(file == alarm for file, _ in poll.poll(seconds * 1000))
+    return alarm in dict(poll.poll(seconds * 1000))

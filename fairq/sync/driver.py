@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from attrs import define, field
 
@@ -37,13 +37,13 @@ from fairq.log import Log
 from fairq.model.tasks import NewTask
 from fairq.sync.alarm import Alarm
 from fairq.sync.transport import Transport, resolve
-from fairq.wire.beside import Message
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
 from fairq.wire.endings import Disconnected
 from fairq.wire.terms import HEARTBEAT_S, TIMEOUT_S
 
 log = Log("fairq.client")
+P = ParamSpec("P")
 R = TypeVar("R")
 
 _now = time.monotonic
@@ -107,7 +107,7 @@ class Driver:
     @property
     def max_payload_bytes(self) -> int:
         """The longest payload in bytes that the server has said it takes."""
-        return self.session.limits.payload_bytes
+        return self.session.enqueues.limits.payload_bytes
 
     def now(self) -> float:
         """Return the time in seconds. Raises: RuntimeError inside an event loop, or a call of the same thread."""
@@ -118,15 +118,15 @@ class Driver:
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Call:
         """Make a request; the call's result is the reply's body."""
-        return self._ask(lambda session: session.request(verb, body, deadline))
+        return self._ask(ClientSession.request, verb, body, deadline)
 
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
         """Enqueue at least one task; the call's result is one outcome per task."""
-        return self._ask(lambda session: session.enqueue(queue, tasks, deadline))
+        return self._ask(ClientSession.enqueue, queue, tasks, deadline)
 
     def wait_task(self, queue: str, id: str, deadline: float) -> Call:
         """Wait for a task's end; the call's result is its row of `wait_tasks`."""
-        return self._ask(lambda session: session.wait_task(queue, id, deadline))
+        return self._ask(ClientSession.wait_task, queue, id, deadline)
 
     async def wait(self, call: Call) -> Any:
         """Block the thread until a call is done; returns its result. Raises: its error."""
@@ -199,11 +199,11 @@ class Driver:
         if self._leader is None:
             self._alarm.close()
 
-    def _ask(self, ask: Callable[[ClientSession], R]) -> R:
+    def _ask(self, ask: Callable[Concatenate[ClientSession, P], Call], *args: P.args, **kwargs: P.kwargs) -> Call:
         """Make a call of the session. Raises: SettingsError without a token."""
         if self.token is None:
             self.token = check_token(None)
-        return self._change(lambda: ask(self._usable()))
+        return self._change(lambda: ask(self._usable(), *args, **kwargs))
 
     def _usable(self) -> ClientSession:
         """Return the session; a new one after an end that is not for ever, such as a refused token."""
@@ -269,25 +269,28 @@ class Driver:
 
     def _lead(self, call: Call) -> None:
         """Do the I/O for all that wait until a call is done."""
-        is_first = True
-        while not call.is_done:
-            sock, wants_room, target, until = self._change(partial(self._step, is_first))
-            is_first = False
-            if call.is_done:
-                return
+        step = partial(self._left, call)
+        while left := self._change(step):
+            sock, wants_room, target, until = left
             if target:
                 self._dial(target)
             else:
                 self._alarm.wait(sock, for_room=wants_room, seconds=until - _now())
+            step = partial(self._step, call)
 
-    def _step(self, is_first: bool) -> tuple[int, bool, Target | None, float]:
-        """Do what can be done; returns what is left: a socket, whether for room in it, or a server to connect to.
+    def _step(self, call: Call) -> tuple[int, bool, Target | None, float] | None:
+        """Do what can be done; returns what is left."""
+        self._proceed(_now())
+        return self._left(call)
+
+    def _left(self, call: Call) -> tuple[int, bool, Target | None, float] | None:
+        """Return what to wait for, None if the call is done: a socket, room in it or not, or a server to connect to.
 
         The socket is a file number, -1 for none; the last is the time until which to wait.
         """
+        if call.is_done:
+            return None
         now = _now()
-        if not is_first:
-            self._proceed(now)
         transport, session = self._transport, self.session
         self._sleeps_until = min(session.deadline(), transport.deadline if transport else session.reconnect_at)
         target = next(self.targets) if not transport and session.reconnect_at <= now else None
@@ -306,11 +309,8 @@ class Driver:
     def _begin(self, target: Target, addresses: list[Address]) -> None:
         if not self._is_closed:
             token, ends_at = check_token(self.token), _now() + HANDSHAKE_S
-            self._transport = Transport(target, token, addresses, ends_at, self._outgoing)
+            self._transport = Transport(target, token, addresses, ends_at, self.session.outgoing)
             self._proceed(_now())
-
-    def _outgoing(self) -> Sequence[Message]:
-        return self.session.outgoing(_now())
 
     def _proceed(self, now: float) -> None:
         """Let the connection do what it can, and the session what is due."""

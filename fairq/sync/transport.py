@@ -29,9 +29,9 @@ def resolve(target: Target) -> list[Address]:
 
 @define(eq=False)
 class Transport(Dialing):
-    """A connection to a server, from its first step on. `source()` hands out the messages to send."""
+    """A connection to a server, from its first step on. `source(now)` hands out the messages to send."""
 
-    source: Callable[[], Sequence[Message]]
+    source: Callable[[float], Sequence[Message]]
 
     def proceed(self, now: float) -> list[Message]:
         """Do what needs no waiting; returns messages that were received.
@@ -68,7 +68,7 @@ class Transport(Dialing):
             while True:
                 has_room = len(self.unsent) < PIECE_BYTES
                 if has_room:
-                    for message in self.source():
+                    for message in self.source(now):
                         channel.websocket.send(message)
                 has_sent = self.send(channel.outgoing())
                 if has_room or self.unsent:  # the source has handed out all that may be under way

@@ -18,6 +18,7 @@ from typing import Any
 from attrs import define, field
 
 from fairq.errors import BadFrame, BadRequest, Closed, Draining, FairqError, Retryable, TooLarge, TooMany, from_code
+from fairq.model.checks import owner_of
 from fairq.model.tasks import NewTask
 from fairq.wire.beside import Message, size_of, split, to_message
 from fairq.wire.calls import Call, Exchange
@@ -177,23 +178,16 @@ class ClientSession(Session):
             self.requests.append(_RequestExchange(self, kind, body, call, self._number()))
         return call
 
-    def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
+    def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float, lease: HeldLease | None = None) -> Call:
         """Enqueue at least one task, in frames shared with other calls; the call's result is one outcome per task.
 
-        A producer's tasks have full ids, all of one tenant.
+        A producer's tasks have full ids, all of one tenant. `lease`: that of the task whose handler enqueues them.
         """
-        return self._gather_tasks("enqueue", queue, tasks, deadline)
-
-    def enqueue_from(self, lease: HeldLease, queue: str, task: NewTask, deadline: float) -> Call:
-        """Enqueue a task for the handler of a leased one, in frames shared with others; the result is its outcome."""
-        return self._gather_tasks("enqueue_from", queue, [task], deadline, lease)
-
-    def _gather_tasks(
-        self, kind: str, queue: str, tasks: Sequence[NewTask], deadline: float, lease: HeldLease | None = None
-    ) -> Call:
         call = self._remember(Call(deadline, result=[None] * len(tasks), missing=len(tasks)))
         if not call.is_done:
-            self.enqueues.put(kind, queue, Chunk(call, tasks, 0, len(tasks), lease=lease))
+            tenant = owner_of(lease.id if lease else tasks[0].id)
+            kind = "enqueue_from" if lease else "enqueue"
+            self.enqueues.put(kind, queue, Chunk(call, tasks, 0, len(tasks), tenant, lease))
         return call
 
     def wait_task(self, queue: str, id: str, deadline: float) -> Call:
@@ -314,7 +308,7 @@ class ClientSession(Session):
         while self._later and self._later[0][0] <= now:
             due.append(heapq.heappop(self._later)[2])
         self.requests.extendleft(reversed(due))
-        if self.is_open and self._resume_at is None and self.has_outgoing:
+        if self.is_open and self._resume_at is None:
             self.gather(now)
         return super().outgoing(now)
 

@@ -10,12 +10,12 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from fairq.errors import FairqError, Retryable, TooLarge
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
 from fairq.model.tasks import OPTIONS, NewTask
-from fairq.wire.beside import check_payload_size, payload_field
+from fairq.wire.beside import payload_field
 from fairq.wire.calls import Call, Exchange, outcomes_of, refusals_of
 from fairq.wire.frames import HeldLease
 from fairq.wire.pauses import Key
@@ -46,15 +46,10 @@ class Chunk:
     tasks: Sequence[NewTask]
     start: int
     stop: int
-    is_alone: bool = False  # must not share a frame with other chunks
-    limit: int = MAX_PAYLOAD_BYTES  # no payload is longer
-    is_apart: bool = False  # must not share a frame with other chunks of its tenant
+    tenant: str  # of the lease, or the one that a producer names; empty: the token's
     lease: HeldLease | None = None  # from which they are enqueued
-
-    @property
-    def tenant(self) -> str:
-        """The tenant of the lease, or that a producer names; empty: the token's."""
-        return owner_of(self.lease.id if self.lease else self.tasks[0].id)
+    is_alone: bool = False  # must not share a frame with other chunks
+    is_apart: bool = False  # must not share a frame with other chunks of its tenant
 
     def fit(self, places: int, room: int) -> tuple[int, int, int]:
         """Return where the tasks that fit into `places` and `room` bytes stop, and the places and bytes left."""
@@ -69,10 +64,7 @@ class Chunk:
 
     def split(self, stop: int) -> Chunk:
         """Cut off and return the tasks before `stop`."""
-        head, self.start = (
-            Chunk(self.call, self.tasks, self.start, stop, self.is_alone, self.limit, self.is_apart, self.lease),
-            stop,
-        )
+        head, self.start = evolve(self, stop=stop), stop
         return head
 
 
@@ -228,7 +220,7 @@ class Enqueues:
         most, count = self.limits.message_bytes - FRAME_BYTES, len(batch)
         while line and places:
             chunk, mine = line[0], batch[count:]
-            if chunk.call.is_done or not self._check_payloads(chunk):
+            if chunk.call.is_done:
                 line.popleft()
                 continue
             if (batch and (chunk.is_alone or batch[0].is_alone)) or (mine and (chunk.is_apart or mine[0].is_apart)):
@@ -248,18 +240,6 @@ class Enqueues:
                 )
                 chunk.call.finish(error=TooLarge(message, field="payload"))
         return places, room
-
-    def _check_payloads(self, chunk: Chunk) -> bool:
-        """Tell whether the server takes these payloads; if not, the call fails."""
-        if self.limits.payload_bytes < chunk.limit:
-            chunk.limit = self.limits.payload_bytes
-            try:
-                for task in chunk.tasks[chunk.start : chunk.stop]:
-                    check_payload_size(len(task.payload), self.limits.payload_bytes)
-            except TooLarge as error:
-                chunk.call.finish(error=error)
-                return False
-        return True
 
 
 def encode_task(task: NewTask) -> dict[str, Any]:

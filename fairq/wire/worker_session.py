@@ -40,17 +40,14 @@ def _ignore(*_: Any) -> None:
     pass
 
 
-@define(eq=False)
 class _Terms:
     """What leases have in common that came together, or were renewed together."""
 
-    lease_s: float
-    renew_at: float
-    lost_at: float
+    __slots__ = ("lease_s", "lost_at", "renew_at")
 
-    @classmethod
-    def since(cls, now: float, lease_s: float) -> _Terms:
-        return cls(lease_s, now + lease_s / _RENEWALS_PER_LEASE, now + lease_s)
+    def __init__(self, now: float, lease_s: float) -> None:
+        self.lease_s, self.lost_at = lease_s, now + lease_s
+        self.renew_at = now + lease_s / _RENEWALS_PER_LEASE
 
 
 _Held = tuple[int, _Terms]  # with its number
@@ -150,7 +147,7 @@ class WorkerSession(ClientSession):
         if isinstance(frame, Push):
             lease_s = frame.lease_ms / 1000
             self.shortest_s = min(self.shortest_s, lease_s) if self.holding else lease_s
-            terms = _Terms.since(now, lease_s)
+            terms = _Terms(now, lease_s)
             held, pushed = self.held.setdefault(frame.queue, {}), {task.id: (task.lease, terms) for task in frame.tasks}
             for id in held.keys() & pushed:  # its old lease was lost, and this is the first news of it
                 self.lost.append(HeldLease(frame.queue, id, held[id][0]))
@@ -234,7 +231,7 @@ class WorkerSession(ClientSession):
             return
         held = self.held[renewal.queue]
         if outcome == "ok":
-            terms = _Terms.since(sent_at, held[renewal.id][1].lease_s)
+            terms = _Terms(sent_at, held[renewal.id][1].lease_s)
             held[renewal.id] = renewal.lease, terms
             self.due_at = min(self.due_at, terms.renew_at)
         elif outcome == "cancelled":

@@ -98,8 +98,8 @@ async def test_a_cancelled_send_is_the_connections_end() -> None:
 async def test_the_owner_is_woken_for_what_the_socket_does_not_take() -> None:
     with open_ends() as (transport, peer):
         messages, stuck = ["x" * (4 << 20)], anyio.Event()
-        transport.source, transport.stuck = lambda: [messages.pop()] if messages else [], stuck.set
-        transport.wake_writer()
+        transport.source, transport.stuck = lambda _: [messages.pop()] if messages else [], stuck.set
+        transport.runtime.at_end_of_turn(transport.send_now)
         await stuck.wait()
         async with anyio.create_task_group() as group:
             group.start_soon(transport.flush)
@@ -123,7 +123,7 @@ async def test_what_is_taken_where_it_arrives_comes_in_order_up_to_a_failure(
     with open_ends() as (transport, peer):
         taken: list[Message] = []
 
-        def take(message: Message) -> None:
+        def take(message: Message, _: float = 0.0) -> None:
             taken.append(message)
             if message == "bad":
                 raise BadFrame("bad")

@@ -14,6 +14,7 @@ import pytest
 import fairq.sync
 from fairq.errors import Closed, Unavailable
 from fairq.sync.driver import Driver, _Place
+from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
 from tests.cli.harness import environment
 from tests.client.runtimes import Service
@@ -134,11 +135,11 @@ def test_closing_between_a_step_and_its_wait_raises_closed(
 ) -> None:
     client = fairq.sync.open_client(service.url, token=tenant("ada"))
     task = client.enqueue("emails", 1, result_ttl=60)
-    step = Driver._step
+    left = Driver._left
 
-    def closed_behind(driver: Driver, is_first: bool) -> Any:
-        found = step(driver, is_first)
-        if found[0] >= 0:  # it is connected, from the enqueue on
+    def closed_behind(driver: Driver, call: Call) -> Any:
+        found = left(driver, call)
+        if found and found[0] >= 0:  # it is connected, from the enqueue on
             closing = threading.Thread(target=driver.close)
             closing.start()
             wait = driver._alarm.wait
@@ -150,6 +151,6 @@ def test_closing_between_a_step_and_its_wait_raises_closed(
             monkeypatch.setattr(type(driver._alarm), "wait", lambda _, sock, **options: wait_closed(sock, **options))
         return found
 
-    monkeypatch.setattr(Driver, "_step", closed_behind)
+    monkeypatch.setattr(Driver, "_left", closed_behind)
     with pytest.raises(Closed):
         task.result(timeout=LIMIT_S)

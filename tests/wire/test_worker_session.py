@@ -618,7 +618,7 @@ def test_an_attempt_has_failed_whose_links_the_server_refuses(end: WorkerEnd, co
 
 def derive(end: WorkerEnd, id: str, new: str, queue: str = "next", payload: bytes = b"1") -> Call:
     """Enqueue a task for the handler of a leased one."""
-    return end.session.enqueue_from(HeldLease("q", id, 1), queue, NewTask(new, payload), end.now + 30)
+    return end.session.enqueue(queue, [NewTask(new, payload)], end.now + 30, HeldLease("q", id, 1))
 
 
 def test_what_handlers_enqueue_at_once_shares_frames_of_one_queue_each(end: WorkerEnd) -> None:
