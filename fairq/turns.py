@@ -28,6 +28,7 @@ class _Ends(trio.abc.Instrument):
         self.first: dict[Send, None] = {}
         self.due: dict[Send, None] = {}
         self.turn = 0
+        self.time: float | None = None  # of this turn, if it was asked for
 
     def before_io_wait(self, timeout: float) -> None:
         """Call the functions that are due."""
@@ -38,6 +39,7 @@ class _Ends(trio.abc.Instrument):
         if self.due:
             due, self.due = self.due, {}
             _call(due)
+        self.time = None
 
     def after_run(self) -> None:
         """Make way for the next run in this thread."""
@@ -70,6 +72,14 @@ def at_end_of_turn(send: Send) -> None:
 def before_sending(decide: Send) -> None:
     """Call `decide` like `at_end_of_turn`, but before all that sends; asked by another `decide`: a turn later."""
     (_here.ends or _begin()).first[decide] = None
+
+
+def turn_time() -> float:
+    """Return trio's time when it was first asked for in this turn, in seconds: the clock is read once for many."""
+    ends = _here.ends or _begin()
+    if ends.time is None:
+        ends.time = trio.current_time()
+    return ends.time
 
 
 def _begin() -> _Ends:

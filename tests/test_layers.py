@@ -22,7 +22,7 @@ IMPORTS = {
     "transport": "errors wire turns sockets",
     "store": "errors model turns taskless scopes sockets",
     "server/stats": "errors model store",
-    "server/timers": "errors model scopes store",
+    "server/timers": "errors model turns scopes store",
     "server/dispatch": "errors model turns taskless store server/stats server/timers",
     "server/settings": "errors model",
     "server/net": "errors model wire turns taskless tokens transport store server/dispatch server/settings",

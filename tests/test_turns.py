@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from fairq.sockets import receive_some, send_now
-from fairq.turns import Gate, at_end_of_turn, before_sending, call_from_end
+from fairq.turns import Gate, at_end_of_turn, before_sending, call_from_end, turn_time
 from tests.logs import captured_logs
 
 
@@ -71,6 +71,16 @@ async def test_a_task_that_is_woken_from_the_end_runs_at_once() -> None:
     at_end_of_turn(lambda: call_from_end(woken.set))
     with trio.fail_after(30):  # the scheduler had made up its mind to sleep until then
         await woken.wait()
+
+
+async def test_the_time_of_a_turn_stands_until_its_end(autojump_clock: trio.testing.MockClock) -> None:
+    first, told = turn_time(), list[float]()
+    at_end_of_turn(lambda: told.append(turn_time()))
+    autojump_clock.jump(1)
+    assert turn_time() == first
+    await trio.sleep(10)
+    assert told == [first]
+    assert turn_time() == trio.current_time() >= first + 10
 
 
 async def test_a_gate_lets_those_through_first_that_came_first() -> None:

@@ -26,7 +26,7 @@ from fairq.sockets import receive_some, send_now
 from fairq.store.address import Address
 from fairq.store.dial import BROKEN, Word, as_error, cause_of, connect, pack
 from fairq.taskless import Wait
-from fairq.turns import at_end_of_turn, call_from_end
+from fairq.turns import at_end_of_turn, call_from_end, turn_time
 
 log = structlog.get_logger("fairq.store")
 
@@ -85,7 +85,7 @@ class Connection:
             raise Unavailable("no connection to the store")  # strangers read it too; the log names the address
         if len(self._pending) >= MAX_PENDING:
             raise Unavailable(f"too many calls wait for the store: at most {MAX_PENDING}")
-        wait = Wait(trio.current_time())
+        wait = Wait(turn_time())
         self._out.append(pack(command))
         self._last = command
         self._pending.append(wait)
@@ -99,7 +99,7 @@ class Connection:
         """Send ASKING and then the command, for a node that is taking over the slot."""
         if self.is_connected and len(self._pending) < MAX_PENDING - 1:
             self._out.append(pack(("ASKING",)))
-            self._pending.append(Wait(trio.current_time()))
+            self._pending.append(Wait(turn_time()))
         return await self.call(*command)  # there is no checkpoint in between
 
     @property
@@ -113,7 +113,7 @@ class Connection:
         None if the store refuses this part, or the whole: then the other caller has got the error.
         Raises: Unavailable (it was not sent), OutcomeUnknown (it was).
         """
-        first, second = self._pending[-1], Wait(trio.current_time())
+        first, second = self._pending[-1], Wait(turn_time())
         self._out[-1], self._last = pack(command), command
         self._pending[-1] = _Two(first.since, first=first, second=second)
         reply = await second

@@ -32,7 +32,7 @@ from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
 from fairq.taskless import Taskless, in_task
-from fairq.turns import before_sending, call_from_end
+from fairq.turns import before_sending, call_from_end, turn_time
 
 log = structlog.get_logger("fairq.server")
 
@@ -78,7 +78,7 @@ class Dispatcher:
 
         Then the enqueue need not notify other servers.
         """
-        now, offered = trio.current_time(), self.capacity.offered
+        now, offered = turn_time(), self.capacity.offered
         enough = max(self.claiming.covered + tasks, math.ceil(self.claiming.places(offered, now)))
         before_sending(self._decide)
         return self.claiming.cover(tasks, self.capacity.free(enough), offered, now)
@@ -175,7 +175,7 @@ class Dispatcher:
         if self._is_claiming or self._taskless is None:
             return
         free = 0 if self.claiming.is_empty else self.capacity.free(MOST_TASKS)
-        step, until = self.claiming.step(free, self.capacity.offered, trio.current_time())
+        step, until = self.claiming.step(free, self.capacity.offered, turn_time())
         shares = self._reserve() if step is Step.CLAIM else {}
         if step is Step.SLEEP:
             if until < self._pace.deadline:  # it was empty when its pace was set
@@ -217,7 +217,7 @@ class Dispatcher:
 
     async def _claim_for(self, shares: dict[Worker, int]) -> bool:
         """Claim as many tasks as were reserved, hand them out, and free the rest; returns whether that was done."""
-        wanted, began = max(1, sum(shares.values())), trio.current_time()
+        wanted, began = max(1, sum(shares.values())), turn_time()
         try:
             claim = await self._claim(wanted)
         finally:
@@ -225,7 +225,7 @@ class Dispatcher:
                 worker.account.reserved -= share
         has_failed = claim is None
         if claim is not None:
-            now = trio.current_time()
+            now = turn_time()
             was_first = self.claiming.answered(len(claim.leases) < wanted, began, now)
             if not self.claiming.is_empty:
                 self._pace.deadline = self.claiming.next_at

@@ -23,7 +23,7 @@ from fairq.server.net.auth import Identity
 from fairq.server.net.refusals import Refusals
 from fairq.server.net.tenant_load import RETRY_MS, TenantLoad, tenants_of
 from fairq.taskless import in_task
-from fairq.turns import Gate
+from fairq.turns import Gate, turn_time
 from fairq.wire import messages as wire
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import MAX_PRODUCER_WAITING, MAX_WAITING, Role, State
@@ -172,7 +172,7 @@ class Connection:
     async def wait_turn(self, size: int) -> None:
         """Wait until the tenant's rates allow a message of `size`, and it is its turn."""
         usage = self.usage
-        if usage is not None and (wait_s := usage.take(size, trio.current_time())) > 0:
+        if usage is not None and (wait_s := usage.take(size, turn_time())) > 0:
             await self._rest(wait_s)
         if self.turns is None:
             return

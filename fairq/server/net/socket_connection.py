@@ -20,7 +20,7 @@ from fairq.server.net.connection import Connection, nothing
 from fairq.server.net.tenant_load import RETRY_MS
 from fairq.taskless import Taskless
 from fairq.transport import PIECE_BYTES, Transport
-from fairq.turns import Gate
+from fairq.turns import Gate, turn_time
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
 from fairq.wire.terms import CLOSE_SILENT, TIMEOUT_S, State
@@ -64,7 +64,7 @@ class SocketConnection(Connection):
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
         """Give leased tasks to the worker, at once: it begins while the rest of the turn goes on."""
-        self.account.lease(queue, leases, lease_ms / 1000, trio.current_time())
+        self.account.lease(queue, leases, lease_ms / 1000, turn_time())
         self.session.push(queue, lease_ms, leases, run_timeout_ms)
         self.transport.send_now()
         self._wake_in_time()
@@ -75,7 +75,7 @@ class SocketConnection(Connection):
         self.wake_writer()
 
     def _outgoing(self) -> Sequence[Message]:
-        return self.session.outgoing(trio.current_time())
+        return self.session.outgoing(turn_time())
 
     def _wake(self) -> None:
         self._woken.set()
@@ -142,7 +142,7 @@ class SocketConnection(Connection):
             if self.closing:
                 continue
             with self.reading(size):
-                request = self.session.receive(message, trio.current_time())
+                request = self.session.receive(message, turn_time())
             del message  # a request holds its payloads
             if request is None:
                 if self.session.has_outgoing:

@@ -29,6 +29,7 @@ from fairq.model.queues import AHEAD_MS
 from fairq.scopes import background, run_all
 from fairq.server.timers.calendar_jobs import Firing, change_opening_hours
 from fairq.store.store import Store
+from fairq.turns import turn_time
 
 log = structlog.get_logger("fairq.server")
 
@@ -101,7 +102,7 @@ class Ticker:
         self._put(self._idle, queue, floor)
 
     def _put(self, line: _Line, queue: str, seconds: float) -> None:
-        if line.put(queue, trio.current_time() + seconds):
+        if line.put(queue, turn_time() + seconds):
             self._sooner.set()
 
     def _idle_floor(self, queue: str) -> float:
