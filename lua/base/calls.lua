@@ -149,7 +149,7 @@ function calls.open_any(keys, args)
     mean = 0,
     packed = {}, accounts = {}, books = {}, named = {},  -- tenants (pick/accounts.lua)
     touched = {},                                 -- their tags, and by tag whether one stays in its seat, being packed
-    moved_tags = {},                              -- changed tags, by class and slot (pick/seats.lua)
+    moved_tags = false,                           -- changed tags, by class and slot (pick/seats.lua)
     runs = {}, bundles = {},                      -- leases (tasks/leases.lua)
     taken = {},                                   -- how many ids of which keys (tasks/takes.lua)
     readied = false, freed = false,               -- whether claims may find more than before (pick/close.lua)

@@ -143,19 +143,20 @@ function leases.empty(call, lease)
 end
 
 local function write_bundles(call)
-  local fields, gone, names, untimed = {}, {}, {}, {}
+  local fields, gone, names, untimed = nil, {}, {}, {}
   for _, bundle in pairs(call.bundles) do
     if bundle and bundle.is_changed then
       local field = bundle.field
       if bundle.together == 0 then untimed[#untimed + 1] = field end
       if bundle.left > 0 then
+        fields = fields or {}
         fields[#fields + 1], fields[#fields + 2] = field, BUNDLE.pack(bundle)
       else
         gone[#gone + 1], names[#names + 1] = field, bundle.claim
       end
     end
   end
-  if #fields > 0 then write('HSET', key(call, 'bundles'), fields) end
+  if fields then write('HSET', key(call, 'bundles'), fields) end
   if #untimed > 0 then write('ZREM', key(call, 'leases'), untimed) end
   if #gone > 0 then
     write('HDEL', key(call, 'bundles'), gone)

@@ -666,8 +666,8 @@ MUTANTS = [
     # Found where a claim follows an enqueue in one call.
     Mutant(
         "who has woken is written twice",
-        "call.to_wake, call.messages, call.readied = {}, {}, false",
-        "call.messages, call.readied = {}, {}",
+        "call.to_wake, call.messages, call.readied = {}, false, false",
+        "call.messages, call.readied = {}, false",
     ),
     Mutant("those that wait are told of claimed tasks", "  call.notify = false\n  close.call", "  close.call"),
     Mutant("a joined claim tells nobody to come again", "  call.notify = nil  -- all servers, as in other calls\n", ""),
