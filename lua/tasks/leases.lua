@@ -156,11 +156,11 @@ local function write_bundles(call)
       end
     end
   end
-  if fields then write('HSET', key(call, 'bundles'), fields) end
-  if #untimed > 0 then write('ZREM', key(call, 'leases'), untimed) end
+  if fields then redis.call('HSET', key(call, 'bundles'), unpack(fields)) end
+  if #untimed > 0 then redis.call('ZREM', key(call, 'leases'), unpack(untimed)) end
   if #gone > 0 then
-    write('HDEL', key(call, 'bundles'), gone)
-    write('HDEL', key(call, 'claims'), names)
+    redis.call('HDEL', key(call, 'bundles'), unpack(gone))
+    redis.call('HDEL', key(call, 'claims'), unpack(names))
   end
   call.bundles = {}
 end
@@ -203,5 +203,5 @@ function leases.write_new(call, lease, claim_name, ids, runs)
     struct.pack(BUNDLE.format, #ids, #ids, #claim_name, claim_name, 0, '') .. table.concat(ids, '\n'))
   redis.call('ZADD', key(call, 'leases'), call.at + call.queue.lease_ms, field)
   redis.call('HSET', key(call, 'claims'), claim_name, field)
-  write('HSET', key(call, 'runs'), runs)
+  redis.call('HSET', key(call, 'runs'), unpack(runs))
 end

@@ -316,7 +316,7 @@ MUTANTS = [
     ),
     Mutant(
         "ended leases stay in the set",
-        "  if #untimed > 0 then write('ZREM', (call.prefix .. 'leases'), untimed) end\n",
+        "  if #untimed > 0 then redis.call('ZREM', (call.prefix .. 'leases'), unpack(untimed)) end\n",
         "",
     ),
     Mutant(
