@@ -15,6 +15,7 @@ local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
 leases.LEASED, leases.SETTLED, leases.REAPED, leases.STOPPING = LEASED, SETTLED, REAPED, STOPPING
 
 local MAX_TAKEN = 255  -- then the count begins again: an old holder has long given up
+local TAG_AT, TAG_END = LEASE.size - 7, LEASE.size - 4  -- a LEASE ends in tag and attempt, four bytes each
 local FIRST_MS, PER_MS = 1735689600000, 32  -- 2025; so many numbers a ms are more than any queue can use
 
 -- The number of the bundle that begins now.
@@ -41,7 +42,6 @@ end
 -- the tenants whom they belong to.
 function leases.read_runs(call, ids)
   local packed, missing, tags, n = call.runs, ids, {}, 0
-  local first, last = LEASE.size - 7, LEASE.size - 4  -- of the tag: a LEASE ends in tag and attempt, four bytes each
   if next(packed) then
     missing = {}
     for _, id in ipairs(ids) do
@@ -55,7 +55,7 @@ function leases.read_runs(call, ids)
     packed[missing[i]] = run
     if run then
       n = n + 1
-      tags[n] = run:sub(first, last)
+      tags[n] = run:sub(TAG_AT, TAG_END)
     end
   end
   accounts.read(call, tags)

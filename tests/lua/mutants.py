@@ -217,7 +217,7 @@ MUTANTS = [
     Mutant("lost leases take from the level without end", "  if call.lowered then charges.bound_level(call) end\n", ""),
     Mutant(
         "a jump of the clock is service",
-        "  if jump <= CLOCK_BACK_MS or queue.leased == 0 then return 0 end\n",
+        "  jump = jump - math.max(queue.lease_ms, CLOCK_BACK_MS)\n",
         "  jump = 0\n",
     ),
     Mutant(
@@ -445,8 +445,8 @@ MUTANTS = [
     ),
     Mutant(
         "delayed tasks wait for the time that went back",
-        "queue.now, queue.origin, queue.sweeping = time, queue.origin - back, SWEEP_WANTED",
-        "queue.now, queue.origin = time, queue.origin - back",
+        "queue.now, queue.origin, queue.sweeping = time, queue.origin + passed, SWEEP_WANTED",
+        "queue.now, queue.origin = time, queue.origin + passed",
     ),
     Mutant("a class without tenants keeps its string", "  put_in_slot(call, class, last, false)\n", ""),
     Mutant(
