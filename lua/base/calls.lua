@@ -43,10 +43,10 @@ function calls.classes_of(call)
 end
 
 function calls.save_queue(call)
-  local queue, classes = call.queue, call.classes
-  if classes then
+  local queue = call.queue
+  if call.moved_tags then
     queue.classes = ''
-    for class, count in pairs(classes) do
+    for class, count in pairs(call.classes) do
       if count > 0 then queue.classes = queue.classes .. struct.pack(CLASS.format, class, count) end
     end
   end
