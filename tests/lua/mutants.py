@@ -202,7 +202,7 @@ MUTANTS = [
     Mutant("blocks are of one slot", "and width < WIDEST do", "and false do"),
     Mutant("a tenant is is_on_wake_list twice", "  if account.is_on_wake_list == 1 then return end\n", ""),
     Mutant("a dropped wake entry is not noted", "      accounts.touch(call, account).is_on_wake_list = 0\n", ""),
-    Mutant("woken tenants that are not served are lost", "  keep_woken(call, round)\n", ""),
+    Mutant("woken tenants that are not served are lost", "  if #woken > 0 then keep_woken(call, round) end\n", ""),
     Mutant(
         "the clock stands still",
         "if queue.weight_sum > 0 then calls.move_clock(queue, passed",
