@@ -43,10 +43,10 @@ function calls.classes_of(call)
 end
 
 function calls.save_queue(call)
-  local queue, classes = call.queue, call.classes
-  if classes then
+  local queue = call.queue
+  if call.moved_tags then
     queue.classes = ''
-    for class, count in pairs(classes) do
+    for class, count in pairs(call.classes) do
       if count > 0 then queue.classes = queue.classes .. struct.pack(CLASS.format, class, count) end
     end
   end
@@ -70,7 +70,6 @@ local function length_of_jump(call, time)
   local queue = call.queue
   local jump = time - queue.now
   if queue.blocked >= BLOCKED_REPAIR then return jump end
-  if jump <= CLOCK_BACK_MS or queue.leased == 0 then return 0 end
   jump = jump - math.max(queue.lease_ms, CLOCK_BACK_MS)
   for _, name in ipairs({'leases', 'extended'}) do
     local last = redis.call('ZRANGE', key(call, name), 0, 0, 'REV', 'WITHSCORES')[2]
@@ -86,10 +85,13 @@ end
 -- Accounts and leases see no jump: their times count from the origin, which moves along, back and ahead.
 local function set_time(call, time)
   local queue = call.queue
-  local back = queue.now - time
-  if back > CLOCK_BACK_MS then queue.now, queue.origin, queue.sweeping = time, queue.origin - back, SWEEP_WANTED end
-  local jump = length_of_jump(call, time)
-  if jump > 0 then queue.now, queue.origin = queue.now + jump, queue.origin + jump end
+  local passed = time - queue.now
+  if passed < -CLOCK_BACK_MS then
+    queue.now, queue.origin, queue.sweeping = time, queue.origin + passed, SWEEP_WANTED
+  elseif passed > CLOCK_BACK_MS and queue.leased > 0 or queue.blocked >= BLOCKED_REPAIR then
+    local jump = math.max(length_of_jump(call, time), 0)
+    queue.now, queue.origin = queue.now + jump, queue.origin + jump
+  end
   call.now = time > queue.now and time or queue.now
 end
 
@@ -149,7 +151,7 @@ function calls.open_any(keys, args)
     mean = 0,
     packed = {}, accounts = {}, books = {}, named = {},  -- tenants (pick/accounts.lua)
     touched = {},                                 -- their tags, and by tag whether one stays in its seat, being packed
-    moved_tags = {},                              -- changed tags, by class and slot (pick/seats.lua)
+    moved_tags = false,                           -- changed tags, by class and slot (pick/seats.lua)
     runs = {}, bundles = {},                      -- leases (tasks/leases.lua)
     taken = {},                                   -- how many ids of which keys (tasks/takes.lua)
     readied = false, freed = false,               -- whether claims may find more than before (pick/close.lua)

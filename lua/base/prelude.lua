@@ -123,14 +123,9 @@ local function text(number)
   return string.format('%.17g', number)
 end
 
--- A key of the queue.
+-- A key of the queue. Where the name has no call, the loader writes the sum in place of a call of this function.
 local function key(call, name)
   return call.prefix .. name
-end
-
--- A key of a kind that has many; `kind` ends in a colon.
-local function named_key(call, kind, name)
-  return call.prefix .. kind .. name
 end
 
 -- True if a text comes first by its bytes, as in sorted sets; Lua's own `<` follows the store's locale.

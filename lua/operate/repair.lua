@@ -23,7 +23,7 @@ local function clear(call)
       'loans', 'weight_sum', 'running', 'servable', 'cursor', 'sweeping'}) do
     queue[name] = 0
   end
-  call.classes, queue.minute = {}, records.minute(call)
+  queue.classes, queue.minute = '', records.minute(call)
   queue.limited = redis.call('HEXISTS', key(call, 'limits'), '')
   limits.block(queue, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
   limits.block(queue, BLOCKED_REPAIR, true)

@@ -8,7 +8,8 @@ function close.call(call)
   local queue = call.queue
   if call.lowered then charges.bound_level(call) end
   seats.seat_all(call)
-  seats.write(call)
+  if call.moved_tags then seats.write(call) end
+  if call.to_wake then write('RPUSH', key(call, 'wake'), call.to_wake) end
   if call.parked then write('ZADD', key(call, 'parked'), call.parked) end
   accounts.write(call)
   if queue.reserve > 0 then reserve.write(call) end
@@ -28,5 +29,5 @@ function close.go_on(call)
   call.notify = false
   close.call(call)
   call.notify = nil  -- all servers, as in other calls
-  call.touched, call.moved_tags, call.to_wake, call.messages, call.readied = {}, {}, false, false, false
+  call.touched, call.moved_tags, call.to_wake, call.messages, call.readied = {}, false, false, false, false
 end

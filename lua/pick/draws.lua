@@ -16,13 +16,13 @@ local function by_class(one, other) return one.class < other.class end
 
 -- The slots as a line that blocks are thrown at: one span per class that has tenants, in the order of the classes.
 function draws.read_line(call)
-  local line, n, all, tenants = {}, 0, 0, 0
+  local line, moved, n, all, tenants = {}, call.moved_tags, 0, 0, 0
   for class, count in pairs(calls.classes_of(call)) do
     if count > 0 then
       local length = count * 2 ^ class
       n, all, tenants = n + 1, all + length, tenants + count
-      line[n] = {class = class, at = named_key(call, 'class:', class), count = count, length = length,
-        changed = call.moved_tags[class], slots = false}
+      line[n] = {class = class, at = key(call, 'class:' .. class), count = count, length = length,
+        changed = moved and moved[class], slots = false}
     end
   end
   if n > 1 then table.sort(line, by_class) end

@@ -4,13 +4,12 @@
 
 -- The tag in a slot, seen through the changes that this call has not written yet.
 local function tag_in(call, class, slot)
-  local changed = call.moved_tags[class]
+  local changed = table_in(call, 'moved_tags')[class]
   return changed and changed[slot] or redis.call('GETRANGE', key(call, 'class:' .. class), 4 * slot - 4, 4 * slot - 1)
 end
 
 local function put_in_slot(call, class, slot, tag)
-  call.moved_tags[class] = call.moved_tags[class] or {}
-  call.moved_tags[class][slot] = tag
+  table_in(table_in(call, 'moved_tags'), class)[slot] = tag
 end
 
 -- The class for a tenant by its rate: weight / what its tasks take, those that run now included. That is `class`, the
@@ -156,5 +155,4 @@ function seats.write(call)
       end
     end
   end
-  if call.to_wake then write('RPUSH', key(call, 'wake'), call.to_wake) end
 end

@@ -165,9 +165,10 @@ local function store_options(call, account, tasks)
   end
 end
 
+-- Stores these tasks; there is one at least.
 function arrivals.store(call, new)
   local account = accounts.touch_named(call, new.tenant)
-  write('HSET', key(call, 'tasks'), new.records)
+  redis.call('HSET', key(call, 'tasks'), unpack(new.records))
   if new.payloads then write('HSET', key(call, 'payloads'), new.payloads) end
   accounts.add_bytes(call, account, new.bytes)
   task_options.drop_results(call, new.records)

@@ -15,6 +15,7 @@ local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
 leases.LEASED, leases.SETTLED, leases.REAPED, leases.STOPPING = LEASED, SETTLED, REAPED, STOPPING
 
 local MAX_TAKEN = 255  -- then the count begins again: an old holder has long given up
+local TAG_AT, TAG_END = LEASE.size - 7, LEASE.size - 4  -- a LEASE ends in tag and attempt, four bytes each
 local FIRST_MS, PER_MS = 1735689600000, 32  -- 2025; so many numbers a ms are more than any queue can use
 
 -- The number of the bundle that begins now.
@@ -41,7 +42,6 @@ end
 -- the tenants whom they belong to.
 function leases.read_runs(call, ids)
   local packed, missing, tags, n = call.runs, ids, {}, 0
-  local first, last = LEASE.size - 7, LEASE.size - 4  -- of the tag: a LEASE ends in tag and attempt, four bytes each
   if next(packed) then
     missing = {}
     for _, id in ipairs(ids) do
@@ -55,7 +55,7 @@ function leases.read_runs(call, ids)
     packed[missing[i]] = run
     if run then
       n = n + 1
-      tags[n] = run:sub(first, last)
+      tags[n] = run:sub(TAG_AT, TAG_END)
     end
   end
   accounts.read(call, tags)
@@ -143,23 +143,24 @@ function leases.empty(call, lease)
 end
 
 local function write_bundles(call)
-  local fields, gone, names, untimed = {}, {}, {}, {}
+  local fields, gone, names, untimed = nil, {}, {}, {}
   for _, bundle in pairs(call.bundles) do
     if bundle and bundle.is_changed then
       local field = bundle.field
       if bundle.together == 0 then untimed[#untimed + 1] = field end
       if bundle.left > 0 then
+        fields = fields or {}
         fields[#fields + 1], fields[#fields + 2] = field, BUNDLE.pack(bundle)
       else
         gone[#gone + 1], names[#names + 1] = field, bundle.claim
       end
     end
   end
-  if #fields > 0 then write('HSET', key(call, 'bundles'), fields) end
-  if #untimed > 0 then write('ZREM', key(call, 'leases'), untimed) end
+  if fields then redis.call('HSET', key(call, 'bundles'), unpack(fields)) end
+  if #untimed > 0 then redis.call('ZREM', key(call, 'leases'), unpack(untimed)) end
   if #gone > 0 then
-    write('HDEL', key(call, 'bundles'), gone)
-    write('HDEL', key(call, 'claims'), names)
+    redis.call('HDEL', key(call, 'bundles'), unpack(gone))
+    redis.call('HDEL', key(call, 'claims'), unpack(names))
   end
   call.bundles = {}
 end
@@ -202,5 +203,5 @@ function leases.write_new(call, lease, claim_name, ids, runs)
     struct.pack(BUNDLE.format, #ids, #ids, #claim_name, claim_name, 0, '') .. table.concat(ids, '\n'))
   redis.call('ZADD', key(call, 'leases'), call.at + call.queue.lease_ms, field)
   redis.call('HSET', key(call, 'claims'), claim_name, field)
-  write('HSET', key(call, 'runs'), runs)
+  redis.call('HSET', key(call, 'runs'), unpack(runs))
 end

@@ -47,10 +47,10 @@ end
 
 -- Puts tasks that are counted as ready into their order, or their groups.
 function places.put_in_order(call, account, ids, is_at_head)
-  local queue, entries, groups, n = call.queue, {}, nil, 0
+  local queue, entries, groups, asked, n = call.queue, {}, nil, PLAIN, 0
   for i = 1, #ids do
     local id, order = ids[i], queue.sequence + 1
-    local asked = task_options.of(call, id)
+    if queue.tasks_with_options > 0 then asked = task_options.of(call, id) end
     queue.sequence = order
     if is_at_head then order = -order end
     if asked == PLAIN or turns.group_of(asked) == '' then

@@ -125,8 +125,8 @@ end
 -- Writes the marks: of those tasks nothing else is left.
 function records.write_marks(call)
   local marks = call.marks
-  write('HDEL', key(call, 'runs'), marks.ids)
-  write('HSET', key(call, 'tasks'), marks.fields)
+  redis.call('HDEL', key(call, 'runs'), unpack(marks.ids))
+  redis.call('HSET', key(call, 'tasks'), unpack(marks.fields))
   records.name_marks(call, marks.ids)
   if marks.large then write('HDEL', key(call, 'payloads'), marks.large) end
   call.marks = false

@@ -129,7 +129,7 @@ end
 -- Drops the results of tasks that had the ids of new ones, which come with their records: those whose time is over too,
 -- for the clock may go back. Their bytes count until their time.
 function task_options.drop_results(call, new_records)
-  if #new_records == 0 or call.queue.kept_until == 0 then return end
+  if call.queue.kept_until == 0 then return end
   local results = {}
   for i = 1, #new_records, 2 do results[#results + 1] = key(call, 'result:' .. new_records[i]) end
   write('UNLINK', results[1], results)  -- the first stands twice: `write` takes a key before its values

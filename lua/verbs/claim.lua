@@ -188,15 +188,15 @@ local function reply_of(call, claim)
 end
 
 -- Round after round, until the claim has what it asks for, or there is no more. When only tenants that were passed over
--- are left, they are looked at again.
+-- are left, they are looked at again. Returns how many rounds there were, and whether only kept slots are left.
 local function fill(call, claim)
-  local queue, limit, rounds = call.queue, claim.limit, 0
+  local queue, limit, rounds, only_reserve_left = call.queue, claim.limit, 0, false
   call.wake, call.passed_over = {read = 0, unserved = {}, again = {}}, {}
   while #claim.ids < limit and queue.blocked == 0 and queue.servable > 0 and rounds < ROUNDS
       and #claim.late < LATE_PER_CALL and call.costly < COSTLY_PER_CALL and claim.bytes < PAGE_BYTES
-      and not claim.only_reserve_left do
+      and not only_reserve_left do
     if rounds > 0 then seats.seat_all(call) end
-    local round, is_empty, only_reserve_left = picks.round(call, limit - #claim.ids)
+    local round, is_empty, is_kept = picks.round(call, limit - #claim.ids)
     while round.count > 0 do
       local ids = picks.take(call, round)
       if round.count > 0 then lease_round(call, round, ids, claim) end
@@ -204,10 +204,10 @@ local function fill(call, claim)
     if is_empty and next(call.passed_over) then
       call.passed_over = {}
     else
-      rounds, claim.only_reserve_left = rounds + 1, only_reserve_left
+      rounds, only_reserve_left = rounds + 1, is_kept
     end
   end
-  return rounds
+  return rounds, only_reserve_left
 end
 
 -- What the arguments of a claim ask for, and what it has found so far.
@@ -218,8 +218,7 @@ function claim.read(call, args)
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
   local out = {call.now, call.queue.lease_ms, 0, {}, -1, {}, call.queue.run_timeout_ms}
   return {name = args[3], limit = math.min(limit, LEASES_PER_CALL), slots = slots, lease = leases.next_number(call),
-    ids = {}, runs = {}, out = out, asking = false, expiring = false, late = {}, returned = false, bytes = 0,
-    only_reserve_left = false}
+    ids = {}, runs = {}, out = out, asking = false, expiring = false, late = {}, returned = false, bytes = 0}
 end
 
 -- Carries a claim out, and closes the call if anything has changed. Returns the reply.
@@ -227,13 +226,13 @@ function claim.carry_out(call, claim)
   local queue = call.queue
   local has_changed = claim.slots ~= queue.slots
   queue.slots = claim.slots
-  local rounds = fill(call, claim)
+  local rounds, only_reserve_left = fill(call, claim)
   local is_short = #claim.ids < claim.limit
   if rounds > 0 or has_changed or is_short and queue.hungry == 0 then
     write_claim(call, claim)
     batch_ends.finish(call)
     if is_short then  -- perhaps work is left behind many tasks that have expired: come again
-      queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not claim.only_reserve_left
+      queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not only_reserve_left
     end
     close.call(call)
   end

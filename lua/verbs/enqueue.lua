@@ -49,11 +49,12 @@ function enqueue.decide(call, new, args, first, last)
   return outcomes
 end
 
--- Stores the tasks that `decide` accepted. The tasks that they replace are cancelled first.
+-- Stores the tasks that `decide` accepted, and writes what tasks have left that the call has ended. Those that are
+-- replaced are cancelled first.
 function enqueue.store_decided(call, new)
   for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end
-  arrivals.store(call, new)
-  settlements.write(call)
+  if #new.records > 0 then arrivals.store(call, new) end
+  if call.marks or call.batches then settlements.write(call) end
 end
 
 -- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.

@@ -176,7 +176,7 @@ function picks.round(call, wanted)
     if not tag then break end
     serve(call, round, accounts.at(call, tag), is_drawn)
   end
-  keep_woken(call, round)
+  if #woken > 0 then keep_woken(call, round) end
   local is_empty = round.count == 0 and not has_popped
   return round, is_empty, is_empty and queue.reserve > 0 and reserve.is_full(call) and not next(call.passed_over)
 end

@@ -33,7 +33,7 @@ def test_the_source_joins_the_sections_in_order() -> None:
     first = ["prelude", "formats"]
     names = first + [name for name in library.sections() if name not in first]
     assert source.startswith(f"#!lua name={library.name()}\nlocal VERSION = '{library.version()}'\n")
-    texts = [library.sections()[name].partition("\n--: ")[0] for name in names]  # formats are written out
+    texts = [library.sections()[name].partition("\n\n")[0] for name in names]  # formats and keys are written out
     places = [source.index(text) for text in texts]
     assert places == sorted(places)
 
