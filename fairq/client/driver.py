@@ -154,8 +154,9 @@ class Driver(Generic[S]):
             except (Unauthorized, Forbidden) as error:
                 self.session.fatal = error
             except FairqError as error:
+                tell = log.info if self.session.trouble else log.warning  # the first time
                 self.session.trouble = error.message
-                log.info("cannot connect", url=target.url, error=error.message)
+                tell("cannot connect", url=target.url, error=error.message)
             self.session.disconnected(self.runtime.current_time())
             self.on_change()
             await anyio.sleep_until(self.session.reconnect_at)

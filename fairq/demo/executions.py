@@ -17,7 +17,7 @@ DIRECTORY_VARIABLE = "FAIRQ_DEMO_EXECUTIONS"
 
 @frozen
 class Execution:
-    """One run of a task. `dwell_ms` is the time from enqueue to the start of the handler, by this machine's clock."""
+    """One run of a task. `wait_ms` is the time from enqueue to the start of the handler, by this machine's clock."""
 
     id: str
     queue: str
@@ -26,7 +26,7 @@ class Execution:
     path: str
     digest: str
     attempt: int
-    dwell_ms: int
+    wait_ms: int
 
 
 @cache

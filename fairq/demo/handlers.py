@@ -15,10 +15,10 @@ app = Worker()
 
 def tokenize_and_hash(task: Task) -> None:
     """Do one task's work and record its execution. A plain function: it runs in a thread."""
-    dwell_ms = int(time.time() * 1000) - task.enqueued_at_ms
+    wait_ms = int(time.time() * 1000) - task.enqueued_at_ms
     path, owner = task.payload["path"], task.payload["owner"]
     digest = digest_file(path)
-    append_execution(Execution(task.id, task.queue, task.tenant, owner, path, digest, task.attempt, dwell_ms))
+    append_execution(Execution(task.id, task.queue, task.tenant, owner, path, digest, task.attempt, wait_ms))
 
 
 for _queue in QUEUES:

@@ -20,7 +20,7 @@ from fairq.model.fairness import NOTHING, shares
 from fairq.model.texts import say_ms
 
 _LINE_EVERY_S = 2.0
-_COLUMNS = ("tenant", "weight", "queued", "running", "done", "delivered", "entitled", "dwell p50", "dwell p99")
+_COLUMNS = ("tenant", "weight", "queued", "running", "done", "delivered", "entitled", "wait p50", "wait p99")
 
 
 def as_duration(ms: float | None) -> str:
@@ -33,8 +33,8 @@ def as_percent(fraction: float | None) -> str:
     return "" if fraction is None else f"{100 * fraction:.1f} %"
 
 
-def _dwell_cells(progress: Progress, *owners: str) -> tuple[str, str]:
-    return as_duration(progress.dwell_ms(50, *owners)), as_duration(progress.dwell_ms(99, *owners))
+def _wait_cells(progress: Progress, *owners: str) -> tuple[str, str]:
+    return as_duration(progress.wait_ms(50, *owners)), as_duration(progress.wait_ms(99, *owners))
 
 
 def phase_table(progress: Progress) -> Table:
@@ -49,11 +49,11 @@ def phase_table(progress: Progress) -> Table:
         owners = [name] if name in WEIGHTS else list(WEIGHTS)
         table.add_row(
             name, f"{row['weight']:g}", str(row["ready"] + row["delayed"]), str(row["leased"]), str(row["done"]),
-            *map(as_percent, parts.get(name, NOTHING)), *_dwell_cells(progress, *owners),
+            *map(as_percent, parts.get(name, NOTHING)), *_wait_cells(progress, *owners),
         )  # fmt: skip
         for owner in owners if name not in WEIGHTS else ():
             count = len(progress.wait_times(owner))
-            table.add_row(f"  of {owner}", "", "", "", str(count), "", "", *_dwell_cells(progress, owner), style="dim")
+            table.add_row(f"  of {owner}", "", "", "", str(count), "", "", *_wait_cells(progress, owner), style="dim")
     return table
 
 
@@ -108,8 +108,8 @@ class LineView:
         """Write how many tasks are done, and how long the quiet tenants' tasks waited."""
         text = f"{progress.done}/{progress.total} done" if progress.done else ""
         if text and not progress.phase.is_held:
-            waited = as_duration(progress.dwell_ms(99, *QUIET)) or "none done yet"
-            text += f", dwell p99 of the quiet: {waited}"
+            waited = as_duration(progress.wait_ms(99, *QUIET)) or "none done yet"
+            text += f", wait p99 of the quiet: {waited}"
         self._say(progress.phase.title, text)
 
 

@@ -41,7 +41,7 @@ class Progress:
     rows: list[Row] = field(factory=list)
     backlogged_rows: list[Row] = field(factory=list)
     settled: trio.Event = field(factory=trio.Event)
-    _dwells: dict[str, list[float]] = field(factory=lambda: defaultdict(list), init=False)
+    _waits: dict[str, list[float]] = field(factory=lambda: defaultdict(list), init=False)
 
     @property
     def done(self) -> int:
@@ -60,16 +60,16 @@ class Progress:
 
     def wait_times(self, *owners: str) -> list[float]:
         """Return how long the tasks of these owners waited, in ms."""
-        return [dwell for owner in owners for dwell in self._dwells[owner]]
+        return [wait for owner in owners for wait in self._waits[owner]]
 
-    def dwell_ms(self, percent: int, *owners: str) -> int | None:
+    def wait_ms(self, percent: int, *owners: str) -> int | None:
         """Return how long `percent` % of the tasks of these owners waited at most; None without tasks."""
         return percentile(sorted(self.wait_times(*owners)), percent)
 
     def saw_execution(self, execution: Execution) -> None:
         """Add one execution."""
         self.executions.append(execution)
-        self._dwells[execution.owner].append(execution.dwell_ms)
+        self._waits[execution.owner].append(execution.wait_ms)
 
     def saw_rows(self, rows: list[Row]) -> None:
         """Store the service's report of the tenants."""

@@ -61,8 +61,8 @@ def prove(planned: Iterable[Planned], executions: Iterable[Execution], digests: 
 
 def _contrast(progress: Progress) -> dict[str, Any]:
     return {
-        "quiet_p50_ms": progress.dwell_ms(50, *QUIET),
-        "quiet_p99_ms": progress.dwell_ms(99, *QUIET),
+        "quiet_p50_ms": progress.wait_ms(50, *QUIET),
+        "quiet_p99_ms": progress.wait_ms(99, *QUIET),
         "seconds": round(progress.seconds, 3),
     }
 
@@ -70,9 +70,9 @@ def _contrast(progress: Progress) -> dict[str, Any]:
 def tenant_rows(progress: Mapping[str, Progress]) -> list[dict[str, Any]]:
     """Describe every tenant.
 
-    `tasks`, `p50_ms` and `p99_ms` (dwell) are of the fair phase. `entitled` and `delivered` are parts (0 to 1) of the
-    worker time that the service accounted for in the shares phase, by its last report with tasks of every tenant
-    waiting: only then do the weights alone decide.
+    `tasks`, `p50_ms` and `p99_ms` (waiting times) are of the fair phase. `entitled` and `delivered` are parts (0 to 1)
+    of the worker time that the service accounted for in the shares phase, by its last report with tasks of every
+    tenant waiting: only then do the weights alone decide.
     """
     fair, rows = progress[FAIR], progress[SHARES].backlogged_rows
     parts = shares({row["tenant"]: (row["delivered"], row["entitled"]) for row in rows})
@@ -82,8 +82,8 @@ def tenant_rows(progress: Mapping[str, Progress]) -> list[dict[str, Any]]:
             "weight": weight,
             "entitled": round(parts.get(name, NOTHING).entitled or 0.0, 4),
             "delivered": round(parts.get(name, NOTHING).delivered or 0.0, 4),
-            "p50_ms": fair.dwell_ms(50, name),
-            "p99_ms": fair.dwell_ms(99, name),
+            "p50_ms": fair.wait_ms(50, name),
+            "p99_ms": fair.wait_ms(99, name),
             "tasks": len(fair.wait_times(name)),
         }
         for name, weight in WEIGHTS.items()
@@ -104,7 +104,7 @@ class Report:
 
     @property
     def times_shorter(self) -> float | None:
-        """How many times shorter the quiet tenants' p99 dwell is in the fair phase."""
+        """How many times shorter the quiet tenants' p99 wait is in the fair phase."""
         fifo, fair = self.fifo["quiet_p99_ms"], self.fair["quiet_p99_ms"]
         return None if fifo is None or fair is None else round(fifo / max(fair, 1), 1)
 

@@ -30,7 +30,7 @@ def _contrast_table(report: Report) -> Table:
 def _tenant_table(report: Report) -> Table:
     table = Table(header_style="bold")
     table.add_column("tenant")
-    for heading in ("weight", "tasks", "dwell p50", "dwell p99", "entitled", "delivered"):
+    for heading in ("weight", "tasks", "wait p50", "wait p99", "entitled", "delivered"):
         table.add_column(heading, justify="right")
     for row in report.tenants:
         table.add_row(

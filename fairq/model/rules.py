@@ -161,7 +161,7 @@ def some_of(rules: Mapping[str, Rule], word: str) -> Rule:
             raise BadRequest(f"{field} must be an object with at least one {word}", field=field)
         for name, value in values.items():
             if name not in rules:
-                raise BadRequest(f"there is no {word} {name!r:.80}", field=str(name)[:80])
+                raise BadRequest(f"there is no {word} {name!r:.80}; there are {', '.join(rules)}", field=str(name)[:80])
             rules[name].check(value, name)
         return values
 

@@ -142,7 +142,7 @@ class NewTask(NamedTuple):
     @property
     def places(self) -> int:
         """How many places of a request it takes."""
-        if self[2:] == _PLAIN or all(getattr(self, name) == OPTIONS[name] for name in SPECIAL_OPTIONS):
+        if self[2:] == NO_OPTIONS or all(getattr(self, name) == OPTIONS[name] for name in SPECIAL_OPTIONS):
             return 1
         return SPECIAL_PLACES
 
@@ -166,7 +166,7 @@ class NewTask(NamedTuple):
 
 
 OPTIONS: dict[str, Any] = NewTask._field_defaults  # what can be asked of a task, and the defaults
-_PLAIN = tuple(OPTIONS.values())
+NO_OPTIONS = tuple(OPTIONS.values())  # `task[2:]` of a task that asks for nothing
 SPECIAL_OPTIONS = tuple(
     name
     for name, hint in get_type_hints(NewTask, include_extras=True).items()

@@ -15,7 +15,7 @@ from fairq.model.checks import COPY_MARK
 from fairq.model.history import Row, Slot
 from fairq.model.limits import OpeningHours
 from fairq.model.schedules import MISFIRES, SCHEDULED, ScheduleState, Timing
-from fairq.model.tasks import OPTIONS, Lease, NewTask
+from fairq.model.tasks import NO_OPTIONS, OPTIONS, Lease, NewTask
 from fairq.model.waiting import BlockedInterval, cause_of
 from fairq.model.webhooks import Webhook, webhook_in
 from fairq.store import library
@@ -36,7 +36,6 @@ _fixed_of, _texts_of = (
 _later_of = attrgetter(*(_FIELDS[each.name] for each in _FORMATS["OPTIONS"].later if each.name in _FIELDS))
 _HEADER = struct.Struct(_FORMATS["HEADER"].head.removesuffix("BB"))  # up to the length of the tenant, which follows
 _AT = _HEADER.size  # of the tenant
-_PLAIN = tuple(OPTIONS.values())
 _QUEUES = -1  # a packed limit of attempts: the queue's
 _TIMING = struct.Struct("<dBB")  # every, lengths of zone and cron, which follow
 _SLOT, _ROW, _WAIT = (
@@ -87,7 +86,7 @@ def unpack_blocked_intervals(values: Sequence[Any]) -> list[BlockedInterval]:
 
 def pack_options(task: NewTask) -> bytes:
     """Pack a task's options; empty if all are defaults."""
-    if task[2:] == _PLAIN:
+    if task[2:] == NO_OPTIONS:
         return b""
     if task.max_attempts is None:
         task = task._replace(max_attempts=_QUEUES)

@@ -344,8 +344,9 @@ class Driver:
             self.session.fatal = error
             self._end_session()
         else:
+            tell = log.info if self.session.trouble else log.warning  # the first time
             self.session.trouble = error.message
-            self._say(log.info, "cannot connect", error=error.message)
+            self._say(tell, "cannot connect", error=error.message)
             self._lose(now)
 
     def _lose(self, now: float) -> None:

@@ -95,7 +95,7 @@ class MemoryCaller:
     async def request(self, verb: str, body: Body, deadline: float) -> Any:
         """Carry out a request of a tenant or a producer."""
         if verb not in (verbs := self._verbs()):
-            raise Forbidden(f"the service in memory has no verb {verb}", field="type")
+            raise Forbidden(f"fairq.testing does not know `{verb}`: test it with a real server", field="type")
         return await verbs[verb](self.memory.queue(check_name(body["queue"], "queue")), body)
 
     def _verbs(self) -> dict[str, Callable[[MemoryQueue, Body], Awaitable[Body]]]:

@@ -90,7 +90,7 @@ _enqueue_many = _returning(list[TrackedTask], Client.enqueue_many)
 class MemoryClient(Client):
     """A client of one tenant, or of a producer: to be given to the code under test, as one of `fairq.open_client`."""
 
-    _memory: Memory = field(kw_only=True)
+    _memory: Memory = field(kw_only=True, repr=False)
     tenant: str | None = field(kw_only=True)  # None: a producer's
 
     @classmethod

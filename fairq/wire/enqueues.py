@@ -14,7 +14,7 @@ from attrs import define, evolve, field, frozen
 
 from fairq.errors import FairqError, Retryable, TooLarge
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
-from fairq.model.tasks import OPTIONS, NewTask
+from fairq.model.tasks import NO_OPTIONS, OPTIONS, NewTask
 from fairq.wire.beside import payload_field
 from fairq.wire.calls import Call, Exchange, outcomes_of, refusals_of
 from fairq.wire.frames import HeldLease
@@ -26,7 +26,6 @@ FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
 TASK_BYTES = 256  # of a task in a frame, around its payload
 _ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
 _HELD_BYTES = 256  # of the lease from which a task is enqueued
-_PLAIN = tuple(OPTIONS.values())
 
 
 @frozen
@@ -248,7 +247,7 @@ def encode_task(task: NewTask) -> dict[str, Any]:
     body: dict[str, Any] = {"id": task.id, name: payload}
     if tenant := owner_of(task.id):
         body = {"id": bare_id(task.id), "tenant": tenant, name: payload}
-    if task[2:] != _PLAIN:
+    if task[2:] != NO_OPTIONS:
         given = zip(OPTIONS.items(), task[2:], strict=True)
         body.update((name, value) for (name, default), value in given if value != default)
     return body

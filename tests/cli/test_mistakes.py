@@ -44,7 +44,7 @@ MISTAKES = [  # a command, and what its error names
     ("queues delete Emails", "queue"), ("queues exists Emails", "queue"),
     ("queues set emails", "at least one setting, as name=value"),
     ("queues set emails lease_ms=1", "lease_ms"), (f"queues set emails lease_ms={10**30}", "lease_ms must be"),
-    ("queues set emails share=luck", "share"), ("queues set emails colour=1", "there is no setting 'colour'"),
+    ("queues set emails share=luck", "share"), ("queues set emails colour=1", "'colour'; there are share, lease_ms,"),
     ("queues set emails lease_ms", "expected name=value"),
     *((f"queues set emails reserve={text}", "reserve")
       for text in ("20", "91%", "-1%", "12.5%", "0.125", "a%", "20%%", "", "nan")),

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 import fairq
+import fairq.sync
 from fairq.client.handlers import perform
 from fairq.client.kinds import Handler
 from fairq.client.runtime import current_runtime
@@ -21,6 +22,7 @@ from fairq.client.threads import Threads
 from fairq.client.watchdog import BLOCKED_S, LOOK_S, Watchdog, _watchdogs, handler_in, watching
 from fairq.log import Log, shown
 from fairq.wire.frames import PushedTask
+from tests import stores
 from tests.logs import captured_logs
 from tests.server.harness import WORKER, tenant
 
@@ -49,6 +51,24 @@ async def test_a_line_at_the_start_and_at_each_loss_and_return_of_the_connection
         f"connection lost; connecting again url={service.proxied}",
         f"connected url={service.proxied}",
     ]
+
+
+@pytest.mark.parametrize("opened", ["async", "sync"])
+def test_that_there_is_no_server_is_warned_of_once(opened: str) -> None:
+    def ask() -> None:
+        with fairq.sync.open_client(url, token="dev-tenant:ada") as client:
+            client.enqueue("emails", 1, timeout=0.5)
+
+    async def ask_async() -> None:
+        async with fairq.open_client(url, token="dev-tenant:ada") as client:
+            await client.enqueue("emails", 1, timeout=0.5)
+
+    url = f"ws://127.0.0.1:{stores.free_port()}"
+    with captured_logs() as lines, pytest.raises(fairq.Unavailable):
+        ask() if opened == "sync" else trio.run(ask_async)
+    levels = [line["log_level"] for line in lines if line["event"] == "cannot connect"]
+    assert levels[:2] == ["warning", "info"]
+    assert "warning" not in levels[1:]
 
 
 async def test_no_token_is_told(service: Service, caplog: pytest.LogCaptureFixture) -> None:

@@ -55,9 +55,9 @@ def test_lines_come_at_steps_with_the_first_progress_and_now_and_then(progress: 
     assert out.getvalue().splitlines() == [
         "starting",
         progress.phase.title,
-        "  1/200 done, dwell p99 of the quiet: 1.5 s",
-        "  1/200 done, dwell p99 of the quiet: 1.5 s",
-        "  1/200 done, dwell p99 of the quiet: 1.5 s",
+        "  1/200 done, wait p99 of the quiet: 1.5 s",
+        "  1/200 done, wait p99 of the quiet: 1.5 s",
+        "  1/200 done, wait p99 of the quiet: 1.5 s",
     ]
 
 

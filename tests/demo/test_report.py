@@ -70,8 +70,8 @@ def report_of(lost: int = 0) -> Report:
     progress = {phase.queue: Progress(phase, seconds=3) for phase in plan_phases(paths, 3)}
     for queue, part in progress.items():
         for task in part.phase.tasks[lost:]:
-            dwell = 20 if queue == FAIR and task.owner in QUIET else 1_000
-            part.saw_execution(executed(task, queue=queue, digest=digests[task.path], dwell_ms=dwell))
+            wait = 20 if queue == FAIR and task.owner in QUIET else 1_000
+            part.saw_execution(executed(task, queue=queue, digest=digests[task.path], wait_ms=wait))
     progress[SHARES].saw_rows([
         {"tenant": name, "ready": 3, "delivered": 150.0 * weight, "entitled": 147.0 * weight}
         for name, weight in WEIGHTS.items()

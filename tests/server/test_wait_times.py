@@ -1,4 +1,4 @@
-"""What dwell is made of: its parts sum to it, whatever happened; and a claim's leases are noted at little cost."""
+"""The parts of a waiting time: they sum to it, whatever happened; and a claim's leases are noted at little cost."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.connection import Connection as StoreConnection
 from fairq.store.workers import Workers
+from fairq.wire.terms import Role
 from tests import stores
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
@@ -227,8 +228,6 @@ async def test_others_keep_their_connections(served: Served) -> None:
 
 
 async def test_a_name_belongs_to_its_token(served: Served) -> None:
-    from fairq.wire.terms import Role
-
     async with raw(served, OPERATOR) as operator:
         tokens = [(await operator.create_token(Role.WORKER))[1] for _ in range(2)]
     async with raw(served, tokens[0]) as one, raw(served, tokens[1]) as two:
@@ -350,8 +349,6 @@ async def test_a_server_that_died_is_taken_off_the_list(served: Served) -> None:
 
 
 async def test_an_operator_of_some_queues_drains_nobody_and_sees_the_workers_of_those(served: Served) -> None:
-    from fairq.wire.terms import Role
-
     async with raw(served, OPERATOR) as operator:
         _, token = await operator.create_token(Role.OPERATOR, queues=["q"])
     async with raw(served, token) as limited, raw(served, WORKER) as one, raw(served, WORKER) as two:

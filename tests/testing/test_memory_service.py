@@ -239,9 +239,10 @@ async def test_time_goes_forward_only(service: MemoryService) -> None:
             assert caught.value.field == "seconds"
 
 
-async def test_what_a_tenant_may_not_ask_is_refused(service: MemoryService) -> None:
-    with pytest.raises(Forbidden):
+async def test_a_verb_that_is_not_in_memory_is_refused(service: MemoryService) -> None:
+    with pytest.raises(Forbidden, match="`queues`: test it with a real server"):
         await service.request("queues")
+    assert len(repr(service)) < 100
 
 
 async def test_progress_is_kept_for_the_test() -> None:
