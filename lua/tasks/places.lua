@@ -60,7 +60,7 @@ function places.put_in_order(call, account, ids, is_at_head)
       turns.note(groups, asked, id, order)
     end
   end
-  write('ZADD', priorities.ready_key(call, account.name), entries)
+  if n > 0 then redis.call('ZADD', priorities.ready_key(call, account.name), unpack(entries)) end
   if not groups then return end
   for priority, some in pairs(groups) do turns.put(call, account, priority, some) end
 end

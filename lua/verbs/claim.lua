@@ -88,7 +88,7 @@ end
 -- Leases the tasks of these ids, if their windows are open. An entry without a task, or with a leased one, goes: a call
 -- failed half way. What is left of the round are the picks that have no task yet.
 local function lease_round(call, round, ids, claim)
-  local leased, new_runs, out, begun = claim.ids, claim.runs, claim.out, {}
+  local leased, new_runs, out, begun, begun_for = claim.ids, claim.runs, claim.out, nil, nil
   local found, runs, n = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids)), #leased
   round.pending = 0
   if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
@@ -109,10 +109,10 @@ local function lease_round(call, round, ids, claim)
     else
       if features > 0 then record = note_features(call, claim, id, record, features) end
       if expires_at > 0 then table.insert(table_in(claim, 'expiring'), id) end
-      begun[features] = begun[features] or begun_with(call, claim, features)
+      if features ~= begun_for then begun, begun_for = begun_with(call, claim, features), features end
       n = n + 1
       leased[n], new_runs[2 * n - 1] = id, id
-      new_runs[2 * n] = begun[features] .. struct.pack(REST, bytes + #message, round.tenants[i], attempt, uncounted,
+      new_runs[2 * n] = begun .. struct.pack(REST, bytes + #message, round.tenants[i], attempt, uncounted,
         max_attempts, expires_at, #more, more) .. message
       local at = HEAD + 4 * n
       out[at - 3], out[at - 2], out[at - 1], out[at] = id, attempt, last, record

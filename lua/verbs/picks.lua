@@ -53,12 +53,15 @@ end
 
 -- Writes what the claim has left of the wake list.
 function picks.write_woken(call)
-  local wake, list, unserved = call.wake, key(call, 'wake'), {}
+  local wake, list = call.wake, key(call, 'wake')
   if wake.read == 0 then return end
   redis.call('LTRIM', list, wake.read, -1)
-  for i = #wake.unserved, 1, -1 do unserved[#unserved + 1] = wake.unserved[i] end
-  write('LPUSH', list, unserved)
-  write('RPUSH', list, wake.again)
+  if #wake.unserved > 0 then
+    local reversed = {}
+    for i = #wake.unserved, 1, -1 do reversed[#reversed + 1] = wake.unserved[i] end
+    redis.call('LPUSH', list, unpack(reversed))
+  end
+  if #wake.again > 0 then redis.call('RPUSH', list, unpack(wake.again)) end
 end
 
 -- True if the drawn tenant goes before the first of the wake list: it is behind the level, and wins the toss (rule 3 of
