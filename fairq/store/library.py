@@ -22,7 +22,6 @@ DATA_VERSION = 20
 
 
 _FORMAT = re.compile(r"^--: ([A-Z_]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)
-_KEY = re.compile(r"(?<!function )(?<![.\w])key\(call, ([^()\n]+)\)")
 _TEXTS = {"t1": "Bc0", "t2": "Hc0", "rest": ""}  # texts: with a length of one or two bytes, or up to the end
 
 
@@ -256,7 +255,6 @@ def _sections() -> str:
     """Join the sections, with the tables and commands that they share, the code of formats, and registrations."""
     shared = sorted(set(re.findall(r"^(?:function )?([a-z_]+)\.", _text(), re.MULTILINE)))
     code = _FORMAT.sub(lambda found: _format(found[1], found[2]).lua() + "\n", _text())
-    code = _KEY.sub(r"(call.prefix .. \1)", code)
     registrations = "\n".join(
         f"redis.register_function{{function_name = 'fq_' .. VERSION .. '_{verb}', callback = {table}.{verb}, "
         f"flags = {{{flags}}}}}"

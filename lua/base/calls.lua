@@ -50,12 +50,12 @@ function calls.save_queue(call)
       if count > 0 then queue.classes = queue.classes .. struct.pack(CLASS.format, class, count) end
     end
   end
-  redis.call('SET', key(call, 'queue'), QUEUE.pack(queue))
+  redis.call('SET', call.prefix .. 'queue', QUEUE.pack(queue))
 end
 
 function calls.clock_ms(call, given)
   if given ~= '' or call.random_values ~= '' then
-    if redis.call('EXISTS', key(call, 'test')) == 0 then refuse('forbidden', 'now') end
+    if redis.call('EXISTS', call.prefix .. 'test') == 0 then refuse('forbidden', 'now') end
   end
   if given ~= '' then return tonumber(given) end
   local time = redis.call('TIME')
@@ -72,7 +72,7 @@ local function length_of_jump(call, time)
   if queue.blocked >= BLOCKED_REPAIR then return jump end
   jump = jump - math.max(queue.lease_ms, CLOCK_BACK_MS)
   for _, name in ipairs({'leases', 'extended'}) do
-    local last = redis.call('ZRANGE', key(call, name), 0, 0, 'REV', 'WITHSCORES')[2]
+    local last = redis.call('ZRANGE', call.prefix .. name, 0, 0, 'REV', 'WITHSCORES')[2]
     jump = math.min(jump, time - (last and last + queue.origin or queue.now))
   end
   return jump
@@ -197,9 +197,9 @@ end
 -- Looks at the store's next keys, some `count`. Deletes those of the queue whose names, without the prefix, are doomed.
 -- Returns the next cursor.
 function calls.unlink_some(call, cursor, count, is_doomed)
-  local page, doomed = redis.call('SCAN', cursor, 'MATCH', key(call, '*'), 'COUNT', count), {}
+  local page, doomed = redis.call('SCAN', cursor, 'MATCH', call.prefix .. '*', 'COUNT', count), {}
   for _, found in ipairs(page[2]) do
-    if is_doomed(found:sub(#key(call, '') + 1)) then doomed[#doomed + 1] = found end
+    if is_doomed(found:sub(#call.prefix + 1)) then doomed[#doomed + 1] = found end
   end
   if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
   return page[1]
@@ -214,7 +214,7 @@ end
 -- Publishes the call's notifications. It is the last thing that a call does, and may fail: they may be lost, tasks
 -- may not.
 function calls.publish(call)
-  for _, message in ipairs(call.messages) do redis.pcall('SPUBLISH', key(call, 'ready'), message) end
+  for _, message in ipairs(call.messages) do redis.pcall('SPUBLISH', call.prefix .. 'ready', message) end
 end
 
 -- A number in [0, 1) with 53 random bits, or the test's next one.

@@ -123,11 +123,6 @@ local function text(number)
   return string.format('%.17g', number)
 end
 
--- A key of the queue. Where the name has no call, the loader writes the sum in place of a call of this function.
-local function key(call, name)
-  return call.prefix .. name
-end
-
 -- True if a text comes first by its bytes, as in sorted sets; Lua's own `<` follows the store's locale.
 local function precedes(one, other)
   for i = 1, math.min(#one, #other) do

@@ -26,7 +26,7 @@ function writes.open_batch(keys, args)
   for i, event in ipairs(CALLBACKS) do
     local payload = args[5 + i]
     if payload ~= '' then
-      redis.call('HSET', key(call, 'payloads'), batches.callback_id(args[4], batch, event), payload)
+      redis.call('HSET', call.prefix .. 'payloads', batches.callback_id(args[4], batch, event), payload)
     end
   end
   batch_ends.finish(call)
@@ -44,7 +44,7 @@ function drains.close_batch(keys, args)
   if previous == OPENED or previous == CLOSED and is_cancelled then
     batch.state = CLOSED
     if is_cancelled then
-      redis.call('ZADD', key(call, 'cancelling'), 'NX', call.now, args[3])
+      redis.call('ZADD', call.prefix .. 'cancelling', 'NX', call.now, args[3])
       waiting.cancel_members(call, CHANGES_PER_CALL)
     end
     settlements.close(call)
@@ -80,7 +80,7 @@ function reads.list_batches(keys, args)
   local count = check_whole(args[6], 'count', 1, TASKS_PER_CALL)
   repeat
     local page
-    cursor, page = scan('HSCAN', key(call, 'batches'), cursor, count)
+    cursor, page = scan('HSCAN', call.prefix .. 'batches', cursor, count)
     looked = looked + count
     for i = 1, #page, 2 do
       local batch = BATCH.unpack(page[i + 1])

@@ -44,7 +44,7 @@ local function add_row(rows, name, more)
 end
 
 function history.ring_key(call, ring)
-  return key(call, 'history:' .. ring.seconds)
+  return call.prefix .. 'history:' .. ring.seconds
 end
 
 function history.number_of(call, ring)

@@ -37,7 +37,7 @@ local function accounts_of(call, rows)
   end
   is_wanted[''] = nil
   for name in pairs(is_wanted) do names[#names + 1] = name end
-  local details = #names > 0 and redis.call('HMGET', key(call, 'tenants'), unpack(names)) or {}
+  local details = #names > 0 and redis.call('HMGET', call.prefix .. 'tenants', unpack(names)) or {}
   return accounts.of_details(call, names, details)
 end
 
@@ -52,7 +52,7 @@ end
 local function growths_of(call, rows, last)
   local found, tags, grown, current = accounts_of(call, rows), {}, {}, {}
   for i, account in ipairs(found) do tags[i] = account.tag end
-  local packed = #tags > 0 and redis.call('HMGET', key(call, 'history_last'), unpack(tags)) or {}
+  local packed = #tags > 0 and redis.call('HMGET', call.prefix .. 'history_last', unpack(tags)) or {}
   for i, account in ipairs(found) do
     local new = {delivered = accounts.delivered_to(call, account), entitled = seats.entitled_to(call, account),
       done = accounts.books_of(call, account).done}
@@ -81,7 +81,7 @@ end
 --   out   how many tasks are leased
 function writes.add_history(keys, args)
   local call = calls.open_made(keys, args)
-  local queue, rows, at = call.queue, rows_in(args), key(call, 'history_last')
+  local queue, rows, at = call.queue, rows_in(args), call.prefix .. 'history_last'
   local new = {enqueued = queue.enqueued, done = queue.done, dead = queue.buried, expired = queue.expired,
     cancelled = queue.cancelled, delivered = queue.delivered, entitled = queue.entitled, numbers = queue.numbers}
   local packed = redis.call('HGET', at, 'queue')

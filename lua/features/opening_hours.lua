@@ -18,17 +18,17 @@ function drains.set_opening_hours(keys, args)
   local is_open, changes_at = check_whole(args[5], 'is_open', 0, 1), check_whole(args[6], 'changes_at', 0, HORIZON_MS)
   if name ~= '' then check_tenant(name) end
   if #hours > 2048 then refuse('bad_request', 'opening_hours') end
-  local revision = redis.call('HGET', key(call, 'opening_hours'), name) or ''
+  local revision = redis.call('HGET', call.prefix .. 'opening_hours', name) or ''
   if args[7] ~= '' and args[7] ~= revision then return false end
   local previous = revision == '' and '' or HOURS.unpack(revision).text
   versions.check(args[8], {previous}, {hours})
   if hours == '' then
-    redis.call('HDEL', key(call, 'opening_hours'), name)
-    redis.call('ZREM', key(call, 'opening_changes'), name)
+    redis.call('HDEL', call.prefix .. 'opening_hours', name)
+    redis.call('ZREM', call.prefix .. 'opening_changes', name)
   else
     local packed = HOURS.pack({is_open = is_open, changes_at = changes_at, text = hours})
-    redis.call('HSET', key(call, 'opening_hours'), name, packed)
-    redis.call('ZADD', key(call, 'opening_changes'), changes_at, name)
+    redis.call('HSET', call.prefix .. 'opening_hours', name, packed)
+    redis.call('ZADD', call.prefix .. 'opening_changes', changes_at, name)
   end
   limits.block_named(call, name, BLOCKED_CLOSED, hours ~= '' and is_open == 0)
   close.call(call)
@@ -42,11 +42,11 @@ function reads.opening_hours(keys, args)
   local call = calls.ask(keys, args)
   local names, out = {unpack(args, 3)}, {call.now}
   if #names == 0 then
-    local changes = key(call, 'opening_changes')
+    local changes = call.prefix .. 'opening_changes'
     names = redis.call('ZRANGE', changes, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, HOURS_PER_CALL)
   end
   for _, name in ipairs(names) do
-    local revision = redis.call('HGET', key(call, 'opening_hours'), name)
+    local revision = redis.call('HGET', call.prefix .. 'opening_hours', name)
     if revision then out[#out + 1] = {name, revision} end
   end
   return out

@@ -24,7 +24,7 @@ local LOOKED, LOOKED_AT_ONCE = 10000, 1000  -- fires that are due, of which some
 -- The key and field that have the revision of a schedule, <tenant>/<name>.
 local function place_of(call, schedule_name)
   local tenant, name = schedule_name:match('^([^/]*)/(.*)$')
-  return key(call, 'schedules:' .. (tenant or '')), name or ''
+  return call.prefix .. 'schedules:' .. (tenant or ''), name or ''
 end
 
 -- A schedule, and its revision; false if there is none.
@@ -36,7 +36,7 @@ end
 local function save_schedule(call, field, schedule)
   local at, name = place_of(call, field)
   redis.call('HSET', at, name, SCHEDULE.pack(schedule))
-  redis.call('ZADD', key(call, 'fires'), schedule.paused == 1 and '+inf' or schedule.next_at, field)
+  redis.call('ZADD', call.prefix .. 'fires', schedule.paused == 1 and '+inf' or schedule.next_at, field)
 end
 
 -- The fires say when its tasks start, and a batch would be over one day.
@@ -63,20 +63,20 @@ function writes.schedule(keys, args)
   local field = tenant .. '/' .. name
   local schedule = load_schedule(call, field)
   local outcome = schedule and 'changed' or 'created'
-  if not schedule and redis.call('HLEN', key(call, 'schedules:' .. tenant)) >= SCHEDULES_PER_TENANT then
+  if not schedule and redis.call('HLEN', call.prefix .. 'schedules:' .. tenant) >= SCHEDULES_PER_TENANT then
     refuse('too_large', 'name')
   end
   local is_same = schedule and schedule.misfire == misfire and schedule.timing == timing
-  if is_same and redis.call('HGET', key(call, 'templates'), field) == template then
+  if is_same and redis.call('HGET', call.prefix .. 'templates', field) == template then
     return {'same', schedule.next_at}
   end
   schedule = schedule or {paused = 0, last_fired_at = 0}
   if schedule.timing ~= timing then schedule.timing, schedule.next_at = timing, next_at end
   schedule.misfire = misfire
   local bytes = accounts.bytes_of(field, #template)
-  if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', key(call, 'templates'), field) end
+  if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', call.prefix .. 'templates', field) end
   arrivals.add_bytes(call, tenant, bytes)
-  redis.call('HSET', key(call, 'templates'), field, template)
+  redis.call('HSET', call.prefix .. 'templates', field, template)
   save_schedule(call, field, schedule)
   close.call(call)
   return {outcome, schedule.next_at}
@@ -87,11 +87,11 @@ end
 --   out   "ok" | "gone" (there is none)
 function drains.unschedule(keys, args)
   local call, tenant, name = calls.open(keys, args), args[3], args[4]
-  if redis.call('HDEL', key(call, 'schedules:' .. tenant), name) == 0 then return 'gone' end
+  if redis.call('HDEL', call.prefix .. 'schedules:' .. tenant, name) == 0 then return 'gone' end
   local account, field = accounts.touch_named(call, tenant), tenant .. '/' .. name
-  accounts.add_bytes(call, account, -accounts.bytes_of(field, redis.call('HSTRLEN', key(call, 'templates'), field)))
-  redis.call('HDEL', key(call, 'templates'), field)
-  redis.call('ZREM', key(call, 'fires'), field)
+  accounts.add_bytes(call, account, -accounts.bytes_of(field, redis.call('HSTRLEN', call.prefix .. 'templates', field)))
+  redis.call('HDEL', call.prefix .. 'templates', field)
+  redis.call('ZREM', call.prefix .. 'fires', field)
   close.call(call)
   return 'ok'
 end
@@ -114,8 +114,8 @@ end
 -- Enqueues the task of a fire; returns its outcome.
 local function enqueue_fire(call, field, due_at)
   local id, new = string.format('%s-%.0f', field, due_at), arrivals.new(field:match('^[^/]*'))
-  if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end
-  local template = TEMPLATE.unpack(redis.call('HGET', key(call, 'templates'), field))
+  if redis.call('HEXISTS', call.prefix .. 'tasks', id) == 1 then return 'duplicate' end
+  local template = TEMPLATE.unpack(redis.call('HGET', call.prefix .. 'templates', field))
   local terms = arrivals.read_options(call, template.options, due_at)
   terms.start_at = due_at
   local outcome = arrivals.admit(call, new, id, template.payload, terms)
@@ -169,7 +169,7 @@ end
 local function due_rows(call, count, passed)
   local rows, of_tenant = {}, {}
   for offset = 0, LOOKED - 1, LOOKED_AT_ONCE do
-    local fields = redis.call('ZRANGE', key(call, 'fires'), '-inf', call.now, 'BYSCORE',
+    local fields = redis.call('ZRANGE', call.prefix .. 'fires', '-inf', call.now, 'BYSCORE',
       'LIMIT', offset, LOOKED_AT_ONCE)
     for _, field in ipairs(fields) do
       local tenant = field:match('^[^/]*')
@@ -192,7 +192,7 @@ function reads.due_schedules(keys, args)
   local call, passed = calls.open(keys, args), {}
   local count = check_whole(args[3], 'count', 1, FIRES_PER_CALL)
   for i = 4, #args do passed[args[i]] = true end
-  local next_at = redis.call('ZRANGE', key(call, 'fires'), '(' .. text(call.now), '(+inf', 'BYSCORE', 'LIMIT', 0, 1,
+  local next_at = redis.call('ZRANGE', call.prefix .. 'fires', '(' .. text(call.now), '(+inf', 'BYSCORE', 'LIMIT', 0, 1,
     'WITHSCORES')[2]
   return {call.now, tonumber(next_at or -1), unpack(due_rows(call, count, passed))}
 end
@@ -206,14 +206,14 @@ function reads.schedules(keys, args)
   local offset, count = check_whole(args[5], 'offset', 0, HORIZON_MS), check_whole(args[6], 'count', 1, TASKS_PER_CALL)
   local out, field = {call.now}, tenant .. '/' .. name
   if tenant == '' then
-    local fields = redis.call('ZRANGE', key(call, 'fires'), offset, offset + count - 1)
+    local fields = redis.call('ZRANGE', call.prefix .. 'fires', offset, offset + count - 1)
     for i, each in ipairs(fields) do out[i + 1] = row_of(call, each) end
   elseif name == '' then
-    local flat = redis.call('HGETALL', key(call, 'schedules:' .. tenant))
+    local flat = redis.call('HGETALL', call.prefix .. 'schedules:' .. tenant)
     for i = 1, #flat, 2 do out[#out + 1] = {field .. flat[i], flat[i + 1]} end
   else
     local row = row_of(call, field)
-    row[3] = redis.call('HGET', key(call, 'templates'), field)
+    row[3] = redis.call('HGET', call.prefix .. 'templates', field)
     out[2] = row[2] and row or nil
   end
   return out

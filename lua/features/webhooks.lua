@@ -9,7 +9,7 @@ local WEBHOOKS_PER_QUEUE, FAN_OUTS_PER_QUEUE = 64, 15
 
 -- How many webhooks there are, and how many of them have fan-out.
 local function count(call)
-  local flat, fan_outs = redis.call('HGETALL', key(call, 'webhooks')), 0
+  local flat, fan_outs = redis.call('HGETALL', call.prefix .. 'webhooks'), 0
   for i = 2, #flat, 2 do fan_outs = fan_outs + WEBHOOK.unpack(flat[i]).fan_out end
   return #flat / 2, fan_outs
 end
@@ -20,7 +20,7 @@ local function check_webhook(id)
 end
 
 local function save(call, id, webhook)
-  redis.call('HSET', key(call, 'webhooks'), id, WEBHOOK.pack(webhook))
+  redis.call('HSET', call.prefix .. 'webhooks', id, WEBHOOK.pack(webhook))
   close.call(call)
 end
 
@@ -34,7 +34,7 @@ function writes.add_webhook(keys, args)
   if #url == 0 or #url > 65535 then refuse('bad_request', 'url') end
   if #name > 255 or name:find('%c') then refuse('bad_request', 'name') end
   if #secrets > 65535 then refuse('bad_request', 'secrets') end
-  local packed, webhooks, fan_outs = redis.call('HGET', key(call, 'webhooks'), id), count(call)
+  local packed, webhooks, fan_outs = redis.call('HGET', call.prefix .. 'webhooks', id), count(call)
   if not packed and webhooks >= WEBHOOKS_PER_QUEUE then refuse('too_large', 'url') end
   local webhook = packed and WEBHOOK.unpack(packed) or WEBHOOK.new{created_at = call.now}
   if fan_out > webhook.fan_out and fan_outs >= FAN_OUTS_PER_QUEUE then refuse('too_large', 'fan_out') end
@@ -49,7 +49,7 @@ end
 --   out   "ok" | "gone" (there is none)
 function drains.remove_webhook(keys, args)
   local call, id = calls.open(keys, args), check_webhook(args[3])
-  if redis.call('HDEL', key(call, 'webhooks'), id) == 0 then return 'gone' end
+  if redis.call('HDEL', call.prefix .. 'webhooks', id) == 0 then return 'gone' end
   close.call(call)
   return 'ok'
 end
@@ -59,7 +59,7 @@ end
 --   out   whether it was until now: 0 or 1; -1: there is none
 function drains.pause_webhook(keys, args)
   local call, id, paused = calls.open(keys, args), check_webhook(args[3]), check_whole(args[4], 'paused', 0, 1)
-  local packed = redis.call('HGET', key(call, 'webhooks'), id)
+  local packed = redis.call('HGET', call.prefix .. 'webhooks', id)
   if not packed then return -1 end
   local webhook = WEBHOOK.unpack(packed)
   local previous = webhook.paused
@@ -74,5 +74,5 @@ end
 --   out   per webhook: id, WEBHOOK; in no order
 function reads.webhooks(keys, args)
   local call = calls.ask(keys, args)
-  return redis.call('HGETALL', key(call, 'webhooks'))
+  return redis.call('HGETALL', call.prefix .. 'webhooks')
 end

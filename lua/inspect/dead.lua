@@ -20,8 +20,8 @@ end
 
 -- What a call of `dead` asks for. From rank `first` on, `left` letters are still to be looked at.
 local function read_walk(call, args)
-  local walk = {deaths = key(call, 'deaths'), reason = args[6], error = args[7], is_brief = args[10] == 'brief'}
-  if args[3] ~= '' then walk.deaths = key(call, 'deaths:' .. args[3]) end
+  local walk = {deaths = call.prefix .. 'deaths', reason = args[6], error = args[7], is_brief = args[10] == 'brief'}
+  if args[3] ~= '' then walk.deaths = call.prefix .. 'deaths:' .. args[3] end
   walk.count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)
   local older = check_whole(args[8], 'older_than_ms', 0, HORIZON_MS)
   local younger = check_whole(args[9], 'younger_than_ms', 0, HORIZON_MS)
@@ -46,7 +46,7 @@ end
 
 -- A dead letter as the verbs tell it, with its record and traceback or, if they are not asked for, without.
 local function letter_of(call, id, death, is_brief)
-  local record = not is_brief and redis.call('HGET', key(call, 'tasks'), id) or ''
+  local record = not is_brief and redis.call('HGET', call.prefix .. 'tasks', id) or ''
   if record ~= '' then record = records.whole(call, id, record) end
   return {id, death.tenant, REASONS[death.reason], death.attempts, text(death.died_at), death.error, record,
     is_brief and '' or death.traceback}
@@ -68,7 +68,7 @@ function reads.dead(keys, args)
   if length <= 0 then return out end
   local ids = redis.call('ZRANGE', walk.deaths, walk.first, walk.first + length - 1)
   for i, id in ipairs(ids) do
-    local packed = redis.call('HGET', key(call, 'dead'), id)
+    local packed = redis.call('HGET', call.prefix .. 'dead', id)
     local death = DEATH.unpack(packed)
     seen, at_ms, bytes = i, death.died_at, bytes + #packed
     if is_wanted(walk, death.reason, death.error) then
@@ -87,7 +87,7 @@ end
 --   out   as `dead` gives it, with its record and traceback; empty if there is no such dead letter
 function reads.dead_letter(keys, args)
   local call, id = {prefix = keys[1] .. ':'}, args[3]
-  local death = redis.call('HGET', key(call, 'dead'), id)
+  local death = redis.call('HGET', call.prefix .. 'dead', id)
   if not death then return {} end
   return letter_of(call, id, DEATH.unpack(death), false)
 end

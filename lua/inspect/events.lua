@@ -17,7 +17,7 @@ end
 function reads.events(keys, args)
   local call, after = {prefix = keys[1] .. ':'}, check_whole(args[4], 'after', 0, HORIZON_MS)
   local count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)
-  local feed = key(call, 'events:' .. args[3])
+  local feed = call.prefix .. 'events:' .. args[3]
   if redis.call('EXISTS', feed) == 0 then return {1, 0} end
   local newest = newest_of(feed)
   local out = {newest - redis.call('XLEN', feed) + 1, newest}

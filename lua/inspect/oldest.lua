@@ -6,7 +6,7 @@
 
 -- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
 local function some_tags(call, wanted)
-  local tags, line = redis.call('LRANGE', key(call, 'wake'), 0, wanted - 1), draws.read_line(call)
+  local tags, line = redis.call('LRANGE', call.prefix .. 'wake', 0, wanted - 1), draws.read_line(call)
   local left = math.min(wanted - #tags, line.tenants)
   local first = left > 0 and left < line.tenants and math.floor(calls.random(call) * line.tenants) or 0
   return draws.tags_from(line, first, left, tags)

@@ -36,10 +36,10 @@ function reads.tenants(keys, args)
   local call, details = calls.ask(keys, args), nil
   local next_cursor, names, count = '0', {unpack(args, 5)}, check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   if #names > 0 then
-    details = redis.call('HMGET', key(call, 'tenants'), unpack(names))
+    details = redis.call('HMGET', call.prefix .. 'tenants', unpack(names))
   else
     local page
-    next_cursor, page = scan('HSCAN', key(call, 'tenants'), args[3], count)
+    next_cursor, page = scan('HSCAN', call.prefix .. 'tenants', args[3], count)
     details = {}
     for i = 1, #page, 2 do names[#names + 1], details[#details + 1] = page[i], page[i + 1] end
   end
@@ -51,8 +51,8 @@ end
 -- Of a leased task: the deadline of its lease, and the name of the claim that took it.
 local function lease_facts(call, id, run)
   local bundle = leases.bundle(call, run.lease)
-  local at = run.is_extended == 1 and redis.call('ZSCORE', key(call, 'extended'), id)
-    or redis.call('ZSCORE', key(call, 'leases'), leases.field(run.lease))
+  local at = run.is_extended == 1 and redis.call('ZSCORE', call.prefix .. 'extended', id)
+    or redis.call('ZSCORE', call.prefix .. 'leases', leases.field(run.lease))
   return at and text(at + call.queue.origin) or '0', bundle and bundle.claim or ''
 end
 
@@ -73,14 +73,14 @@ local function state_of(call, id, record, run, packed_death)
   if task_options.of(call, id).batch ~= '' and redis.call('ZSCORE', batches.pending_key(call, id), id) then
     return {'pending', tenant, attempt, '0', '', message, 0}
   end
-  local start_at = redis.call('ZSCORE', key(call, 'delayed:' .. tenant), id)
+  local start_at = redis.call('ZSCORE', call.prefix .. 'delayed:' .. tenant, id)
   return {start_at and 'delayed' or 'ready', tenant, attempt, start_at or '0', '', message, 0}
 end
 
 -- What `tasks` tells of tasks.
 function states.of_tasks(call, ids)
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
-  local found, deaths, out = records.of(call, ids), redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
+  local found, deaths, out = records.of(call, ids), redis.call('HMGET', call.prefix .. 'dead', unpack(ids)), {}
   leases.read_runs(call, ids)
   for i, id in ipairs(ids) do out[i] = state_of(call, id, found[i], leases.run_of(call, id), deaths[i]) end
   return out
@@ -101,7 +101,7 @@ end
 function reads.results(keys, args)
   local call, out, bytes = calls.ask(keys, args), {}, 0
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
-    local stored = redis.call('GET', key(call, 'result:' .. id))
+    local stored = redis.call('GET', call.prefix .. 'result:' .. id)
     local until_ms, result
     if stored then until_ms, result = stored:match('^(%d+) (.*)$') end
     out[i] = result and tonumber(until_ms) > call.now and result or false

@@ -49,14 +49,14 @@ end
 -- The places where tasks of the tenant wait, in the order of the walk: sets, and where their names are.
 local function stages_of(call, account)
   local details = accounts.details_of(call, account)
-  local stages = {{number = DELAYED, set_of = function() return key(call, 'delayed:' .. account.name) end}}
+  local stages = {{number = DELAYED, set_of = function() return call.prefix .. 'delayed:' .. account.name end}}
   if details.pending > 0 then
-    stages[2] = {number = PENDING, command = 'HSCAN', at = key(call, 'batches'),
+    stages[2] = {number = PENDING, command = 'HSCAN', at = call.prefix .. 'batches',
       name_of = function(id, packed) return BATCH.unpack(packed).tenant == account.name and id end,
-      set_of = function(id) return key(call, 'pending:' .. id) end}
+      set_of = function(id) return call.prefix .. 'pending:' .. id end}
   end
   stages[#stages + 1] = {number = READY, set_of = function() return priorities.ready_key(call, account.name) end}
-  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do
+  for _, priority in ipairs(redis.call('ZRANGE', call.prefix .. 'priorities:' .. account.name, 0, -1)) do
     stages[#stages + 1] = {number = GROUPS + priority, command = 'ZSCAN', at = turns.key(call, account, priority),
       name_of = function(member) return #member > #turns.LOOSE and member:sub(#turns.LOOSE + 1) end,
       set_of = function(group) return turns.group_key(call, account, priority, group) end}
@@ -94,7 +94,7 @@ end
 -- Those of the ids that are waiting tasks of the tenant and match.
 local function matching(call, walk, account, ids)
   local found, out, seen = records.of(call, ids), {}, {}
-  local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
+  local deaths = redis.call('HMGET', call.prefix .. 'dead', unpack(ids))
   leases.read_runs(call, ids)
   for i, id in ipairs(ids) do
     local run = leases.run_of(call, id)

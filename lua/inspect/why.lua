@@ -57,8 +57,8 @@ function reads.why(keys, args)
   facts.debt = math.max(0, accounts.vtime_of(call, account) - queue.level) * account.weight
   facts.competes = account.standing == COMPETES and 1 or 0
   facts.is_awake = account.slot == AWAKE and 1 or 0
-  facts.opening_changes_at = redis.call('ZSCORE', key(call, 'opening_changes'), account.name) or 0
-  facts.queue_opening_changes_at = redis.call('ZSCORE', key(call, 'opening_changes'), '') or 0
+  facts.opening_changes_at = redis.call('ZSCORE', call.prefix .. 'opening_changes', account.name) or 0
+  facts.queue_opening_changes_at = redis.call('ZSCORE', call.prefix .. 'opening_changes', '') or 0
   for name, value in pairs(facts) do
     out[#out + 1], out[#out + 2] = name, text(value)
   end

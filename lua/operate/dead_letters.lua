@@ -6,7 +6,7 @@
 local function reopen(call, id, record, header)
   if header.expires_at == 0 then return end
   if header.expires_at > call.now then
-    redis.call('ZADD', key(call, 'expiring'), header.expires_at, id)
+    redis.call('ZADD', call.prefix .. 'expiring', header.expires_at, id)
     return
   end
   records.change_window(call, id, record, header.start_at, 0)
@@ -17,7 +17,7 @@ local function each_dead(call, args, visit)
   local ids, outcomes = {}, {}
   for i = 3, #args do ids[#ids + 1] = args[i] end
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
-  local deaths, seen = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
+  local deaths, seen = redis.call('HMGET', call.prefix .. 'dead', unpack(ids)), {}
   for i, id in ipairs(ids) do
     outcomes[i] = deaths[i] and not seen[id] and (visit(id, deaths[i]) or 'ok') or 'gone'
     seen[id] = true
@@ -32,7 +32,7 @@ end
 function writes.replay(keys, args)
   local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
-    local record, died = redis.call('HGET', key(call, 'tasks'), id), DEATH.unpack(death)
+    local record, died = redis.call('HGET', call.prefix .. 'tasks', id), DEATH.unpack(death)
     if not records.is_task(record) then  -- before the first write: what fails half way takes letters out for ever
       places.drop_letter(call, id, death)
       return 'gone'

@@ -19,17 +19,17 @@ local HISTORY = {'history:10', 'history:60', 'history:900', 'history_last'}
 
 local function unlink(call, names)
   local doomed = {}
-  for i, name in ipairs(names) do doomed[i] = key(call, name) end
+  for i, name in ipairs(names) do doomed[i] = call.prefix .. name end
   redis.call('UNLINK', unpack(doomed))
 end
 
 -- Deletes those of the queue's keys that are among the next ones of the store; returns whether there may be more. In
 -- another life of the store, the search begins anew.
 local function sweep_some(call)
-  local saved, life = redis.call('GET', key(call, 'deleting')) or '', calls.life_of_store()
+  local saved, life = redis.call('GET', call.prefix .. 'deleting') or '', calls.life_of_store()
   local cursor = saved:match('^' .. life .. ' (%d+)$') or '0'
   cursor = calls.unlink_some(call, cursor, KEYS_PER_CALL, function(name) return not LAST[name] end)
-  redis.call('SET', key(call, 'deleting'), life .. ' ' .. cursor)
+  redis.call('SET', call.prefix .. 'deleting', life .. ' ' .. cursor)
   return cursor ~= '0'
 end
 
@@ -46,10 +46,10 @@ end
 
 -- What a queue holds: {name, how many, ...}.
 local function contents(call)
-  local queue, count = call.queue, redis.call('HLEN', key(call, 'batches'))
+  local queue, count = call.queue, redis.call('HLEN', call.prefix .. 'batches')
   return {'ready', queue.ready, 'pending', queue.pending, 'delayed', queue.delayed, 'leased', queue.leased,
-    'dead', queue.dead, 'schedules', redis.call('ZCARD', key(call, 'fires')),
-    'open_batches', count - redis.call('ZCARD', key(call, 'completed'))}
+    'dead', queue.dead, 'schedules', redis.call('ZCARD', call.prefix .. 'fires'),
+    'open_batches', count - redis.call('ZCARD', call.prefix .. 'completed')}
 end
 
 -- delete_queue(keys, argv): delete some of a queue; from the first call on no other verb is carried out on it.
@@ -83,7 +83,7 @@ function drains.forget_queue(keys, args)
   local for_ms, made_at = check_whole(args[3], 'for_ms', 0, HORIZON_MS), check_whole(args[4], 'made_at', 0, HORIZON_MS)
   local queue, is_meant, has = call.queue, check_whole(args[6], 'delete', 0, 1) == 1, {}
   calls.confirm(call, args[5])
-  for i, name in ipairs(HAS_SOMETHING) do has[i] = key(call, name) end
+  for i, name in ipairs(HAS_SOMETHING) do has[i] = call.prefix .. name end
   if math.max(queue.now, made_at) + for_ms > call.sure or queue.blocked > 0 or queue.settings ~= ''
       or redis.call('EXISTS', unpack(has)) > 0 then
     return 'stays'

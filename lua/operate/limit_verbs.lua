@@ -21,7 +21,7 @@ end
 
 local function save_limits(call, name, values)
   local own = without_defaults(values, name == '' and limits.defaults or {})
-  local at = key(call, 'limits')
+  local at = call.prefix .. 'limits'
   if next(own) then redis.call('HSET', at, name, cmsgpack.pack(own)) else redis.call('HDEL', at, name) end
   return next(own) and 1 or 0
 end

@@ -18,13 +18,13 @@ local LOWEST = -2 ^ 52  -- the level meanwhile: tenants get slots with the virtu
 
 -- Blocks the queue, and sets all that it counts to zero.
 local function clear(call)
-  local queue, hours = call.queue, redis.call('HGET', key(call, 'opening_hours'), '')
+  local queue, hours = call.queue, redis.call('HGET', call.prefix .. 'opening_hours', '')
   for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead', 'remembered', 'tasks_with_options',
       'loans', 'weight_sum', 'running', 'servable', 'cursor', 'sweeping'}) do
     queue[name] = 0
   end
   queue.classes, queue.minute = '', records.minute(call)
-  queue.limited = redis.call('HEXISTS', key(call, 'limits'), '')
+  queue.limited = redis.call('HEXISTS', call.prefix .. 'limits', '')
   limits.block(queue, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
   limits.block(queue, BLOCKED_REPAIR, true)
 end
@@ -32,7 +32,7 @@ end
 -- How far the repair is: its number, what is done next, step and cursor, and the store's life; begins it, or begins it
 -- anew. Until the call has ended only the number is kept, so that one that fails half way is not gone on with.
 local function begin(call)
-  local at, life = key(call, 'repair'), calls.life_of_store()
+  local at, life = call.prefix .. 'repair', calls.life_of_store()
   local saved = redis.call('GET', at) or text(call.now)
   local number, step, cursor = saved:match('^%d+'), saved:match('^%d+ ' .. life .. ' (%d+) (%d+)$')
   if not step or call.queue.blocked < BLOCKED_REPAIR then
@@ -49,7 +49,7 @@ end
 --         their places
 function drains.repair(keys, args)
   local call, given = calls.ask(keys, args), args[3] ~= '' and check_whole(args[3], 'number', 0, HORIZON_MS)
-  local queue, at, level = call.queue, key(call, 'repair'), call.queue.level
+  local queue, at, level = call.queue, call.prefix .. 'repair', call.queue.level
   local known = redis.call('GET', at)
   if given and not (known and tonumber(known:match('^%d+')) == given) then return {'gone', given, '', 0, 0} end
   local number, step, cursor, life = begin(call)
@@ -68,5 +68,6 @@ function drains.repair(keys, args)
   end
   close.call(call)
   return {next_step and 'more' or 'done', tonumber(number), next_step and next_step[1] or '',
-    queue.ready + queue.pending + queue.delayed + queue.leased + queue.dead, redis.call('HLEN', key(call, 'tenants'))}
+    queue.ready + queue.pending + queue.delayed + queue.leased + queue.dead,
+    redis.call('HLEN', call.prefix .. 'tenants')}
 end

@@ -23,7 +23,7 @@ local function put_leased(call, account, id, run)
   bundle.ids = bundle.ids == '' and id or bundle.ids .. '\n' .. id
   bundle.left, bundle.together, bundle.is_changed = bundle.left + 1, bundle.together + 1, true
   call.bundles[run.lease] = bundle
-  redis.call('ZADD', key(call, 'leases'), 'GT', text(call.at + run.lasts), field)
+  redis.call('ZADD', call.prefix .. 'leases', 'GT', text(call.at + run.lasts), field)
 end
 
 -- When a waiting task starts, if that is known and not over. The time of a retry stands nowhere else.
@@ -34,7 +34,7 @@ end
 -- Puts tasks of a tenant into their places.
 local function put_tasks(call, account, ids)
   local found, ready, delayed = records.of(call, ids), {}, {}
-  local starts = redis.call('ZMSCORE', key(call, 'delayed:' .. account.name), unpack(ids))
+  local starts = redis.call('ZMSCORE', call.prefix .. 'delayed:' .. account.name, unpack(ids))
   leases.read_runs(call, ids)
   task_options.read(call, ids)
   for i, id in ipairs(ids) do
@@ -49,7 +49,7 @@ local function put_tasks(call, account, ids)
     if run and leases.is_leased(run.state) then
       put_leased(call, account, id, run)
     else
-      if header.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), text(header.expires_at), id) end
+      if header.expires_at > 0 then redis.call('ZADD', call.prefix .. 'expiring', text(header.expires_at), id) end
       local start_at = start_of(call, starts[i], header, run)
       if start_at then
         delayed[#delayed + 1], delayed[#delayed + 2] = start_at, id
@@ -65,10 +65,10 @@ end
 
 -- All tasks of a tenant have their places.
 local function end_tenant(call, account)
-  local delayed, copy = key(call, 'delayed:' .. account.name), key(call, 'repair:delayed:' .. account.name)
+  local delayed, copy = call.prefix .. 'delayed:' .. account.name, call.prefix .. 'repair:delayed:' .. account.name
   redis.call('UNLINK', delayed)  -- first: what RENAME replaces may be freed at once
   if redis.call('EXISTS', copy) == 1 then redis.call('RENAME', copy, delayed) end
-  redis.call('ZREM', key(call, 'repair:tenants'), account.name)
+  redis.call('ZREM', call.prefix .. 'repair:tenants', account.name)
 end
 
 function repair_places.write_batches(call)
@@ -76,14 +76,14 @@ function repair_places.write_batches(call)
   for id, batch in pairs(call.batches or {}) do
     if batch then fields[#fields + 1], fields[#fields + 2] = id, BATCH.pack(batch) end
   end
-  write('HSET', key(call, 'batches'), fields)
+  write('HSET', call.prefix .. 'batches', fields)
 end
 
 -- Goes on with the first tenants that have tasks without a place.
 function repair_places.put_all(call)
   local left = PLACES_PER_CALL
-  for _, name in ipairs(redis.call('ZRANGE', key(call, 'repair:tenants'), 0, PLACES_PER_CALL - 1)) do
-    local aside, account = key(call, 'repair:tasks:' .. name), accounts.touch_named(call, name)
+  for _, name in ipairs(redis.call('ZRANGE', call.prefix .. 'repair:tenants', 0, PLACES_PER_CALL - 1)) do
+    local aside, account = call.prefix .. 'repair:tasks:' .. name, accounts.touch_named(call, name)
     local ids = redis.call('ZRANGE', aside, 0, left - 1)
     if #ids > 0 then
       put_tasks(call, account, ids)
@@ -96,5 +96,5 @@ function repair_places.put_all(call)
   end
   repair_places.write_batches(call)
   leases.write(call)
-  return redis.call('EXISTS', key(call, 'repair:tenants')) == 1 and '0' or nil
+  return redis.call('EXISTS', call.prefix .. 'repair:tenants') == 1 and '0' or nil
 end

@@ -19,7 +19,7 @@ local DERIVED = {  -- the kinds of keys that are dropped: what stands before the
 
 -- A page of a hash (or sorted set): its fields and values alternately, the next cursor, and the fields alone.
 local function page_of(call, name, cursor, count, command)
-  local next_cursor, flat = scan(command or 'HSCAN', key(call, name), cursor, count or PAGE)
+  local next_cursor, flat = scan(command or 'HSCAN', call.prefix .. name, cursor, count or PAGE)
   local fields = {}
   for i = 1, #flat, 2 do fields[#fields + 1] = flat[i] end
   return flat, next_cursor ~= '0' and next_cursor or nil, fields
@@ -37,7 +37,7 @@ local function name_accounts(call, cursor)
   local flat, next_cursor = page_of(call, 'accounts', cursor)
   for i = 1, #flat, 2 do
     local account = accounts.unpack(call, flat[i], flat[i + 1])
-    redis.call('HSETNX', key(call, 'tenants'), account.name, DETAILS.pack(DETAILS.new{tag = account.tag}))
+    redis.call('HSETNX', call.prefix .. 'tenants', account.name, DETAILS.pack(DETAILS.new{tag = account.tag}))
     call.queue.numbers = math.max(call.queue.numbers, (struct.unpack('<I', account.tag)))
   end
   return next_cursor
@@ -46,13 +46,13 @@ end
 -- A tenant counts nothing and stands nowhere; what operators set for it holds.
 local function clear_tenant(call, account)
   local details, books, name = accounts.details_of(call, account), accounts.books_of(call, account), account.name
-  local hours = redis.call('HGET', key(call, 'opening_hours'), name)
+  local hours = redis.call('HGET', call.prefix .. 'opening_hours', name)
   books.entitled, books.bytes = seats.entitled_to(call, account), 0
-  books.events = redis.call('XLEN', key(call, 'events:' .. name))
+  books.events = redis.call('XLEN', call.prefix .. 'events:' .. name)
   account.starts, account.leased, account.ready, account.loan = 0, 0, 0, accounts.NO_LOAN
   account.slot, account.class, account.standing, account.is_on_wake_list = OUT, 0, 0, 0
   details.pending, details.delayed, details.dead, details.grouped = 0, 0, 0, 0
-  details.limited = redis.call('HEXISTS', key(call, 'limits'), name)
+  details.limited = redis.call('HEXISTS', call.prefix .. 'limits', name)
   limits.block(details, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
   if bit.band(details.blocked, BLOCKED_RATE) ~= 0 then limits.meter(call, account) end
 end
@@ -62,8 +62,8 @@ local function clear_tenants(call, cursor)
   for i = 1, #flat, 2 do
     local account = accounts.touch(call, accounts.named(call, flat[i], flat[i + 1]))
     clear_tenant(call, account)
-    if redis.call('EXISTS', key(call, 'delayed:' .. account.name)) == 1 then
-      redis.call('ZADD', key(call, 'repair:tenants'), 0, account.name)  -- tasks that are gone leave it
+    if redis.call('EXISTS', call.prefix .. 'delayed:' .. account.name) == 1 then
+      redis.call('ZADD', call.prefix .. 'repair:tenants', 0, account.name)  -- tasks that are gone leave it
     end
   end
   return next_cursor
@@ -79,7 +79,7 @@ local function clear_batches(call, cursor)
     local batch = batches.find(call, id)
     batch.running, batch.admitted, batch.total = 0, 0, batch.done + batch.dead + batch.cancelled
     add_bytes(call, batch.tenant, batches.bytes_of(id, batch))
-    if batch.state == COMPLETE then redis.call('ZADD', key(call, 'completed'), batch.completed_at, id) end
+    if batch.state == COMPLETE then redis.call('ZADD', call.prefix .. 'completed', batch.completed_at, id) end
   end
   repair_places.write_batches(call)
   return next_cursor
@@ -95,10 +95,10 @@ end
 
 local function find_tasks(call, cursor)
   local flat, next_cursor, ids = page_of(call, 'tasks', cursor)
-  if cursor == '0' then call.queue.tasks_with_options = redis.call('HLEN', key(call, 'task_options')) end
+  if cursor == '0' then call.queue.tasks_with_options = redis.call('HLEN', call.prefix .. 'task_options') end
   if #ids == 0 then return next_cursor end
-  local deaths, marks, aside = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}, {}
-  local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  local deaths, marks, aside = redis.call('HMGET', call.prefix .. 'dead', unpack(ids)), {}, {}
+  local runs = redis.call('HMGET', call.prefix .. 'runs', unpack(ids))
   for i, id in ipairs(ids) do
     if not records.is_task(flat[2 * i]) then
       marks[#marks + 1] = id
@@ -115,10 +115,10 @@ local function find_tasks(call, cursor)
   end
   local awaited = {}
   for name, tasks in pairs(aside) do
-    write('ZADD', key(call, 'repair:tasks:' .. name), tasks)
+    write('ZADD', call.prefix .. 'repair:tasks:' .. name, tasks)
     awaited[#awaited + 1], awaited[#awaited + 2] = 0, name
   end
-  write('ZADD', key(call, 'repair:tenants'), awaited)
+  write('ZADD', call.prefix .. 'repair:tenants', awaited)
   records.name_marks(call, marks)
   leases.write(call)
   return next_cursor
@@ -132,7 +132,7 @@ local function add_ends(call, cursor)
     if account then
       accounts.add_bytes(call, accounts.touch(call, account), (struct.unpack('<I', member, 6)))
     else
-      redis.call('ZREM', key(call, 'ends'), member)
+      redis.call('ZREM', call.prefix .. 'ends', member)
     end
   end
   return next_cursor

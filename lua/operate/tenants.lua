@@ -12,7 +12,7 @@ local SHORT = 1000  -- entries of the wake list, among which many tenants of one
 -- What a tenant has: {name, how many, ...}; kept_bytes: of all these, and of batches, results, dedupe keys.
 local function holdings(call, account)
   local details = accounts.details_of(call, account)
-  local schedules = redis.call('HLEN', key(call, 'schedules:' .. account.name))
+  local schedules = redis.call('HLEN', call.prefix .. 'schedules:' .. account.name)
   return {'ready', account.ready, 'pending', details.pending, 'delayed', details.delayed, 'leased', account.leased,
     'dead', details.dead, 'schedules', schedules, 'kept_bytes', accounts.books_of(call, account).bytes}
 end
@@ -27,12 +27,12 @@ end
 -- Deletes a tenant that has nothing: its account, its settings and its feed.
 local function drop(call, account)
   local name, tag = account.name, account.tag
-  if account.is_on_wake_list == 1 then redis.call('LREM', key(call, 'wake'), 0, tag) end
-  redis.call('UNLINK', key(call, 'events:' .. name))
-  redis.call('HDEL', key(call, 'accounts'), tag)
-  for _, hash in ipairs({'tenants', 'limits', 'opening_hours'}) do redis.call('HDEL', key(call, hash), name) end
-  redis.call('ZREM', key(call, 'idle'), tag)
-  for _, set in ipairs({'opening_changes', 'parked', 'due'}) do redis.call('ZREM', key(call, set), name) end
+  if account.is_on_wake_list == 1 then redis.call('LREM', call.prefix .. 'wake', 0, tag) end
+  redis.call('UNLINK', call.prefix .. 'events:' .. name)
+  redis.call('HDEL', call.prefix .. 'accounts', tag)
+  for _, hash in ipairs({'tenants', 'limits', 'opening_hours'}) do redis.call('HDEL', call.prefix .. hash, name) end
+  redis.call('ZREM', call.prefix .. 'idle', tag)
+  for _, set in ipairs({'opening_changes', 'parked', 'due'}) do redis.call('ZREM', call.prefix .. set, name) end
 end
 
 -- drop_tenant(keys, argv): delete a tenant that has nothing, with its account, settings and feed.
@@ -41,7 +41,7 @@ end
 --         many, ...
 function drains.drop_tenant(keys, args)
   local call, name = calls.open(keys, args), args[3]
-  local packed = redis.call('HGET', key(call, 'tenants'), name)
+  local packed = redis.call('HGET', call.prefix .. 'tenants', name)
   if not packed then return {'gone'} end
   local account = accounts.named(call, name, packed)
   local held = holdings(call, account)
@@ -55,11 +55,12 @@ local function is_like_new(call, account, for_ms)
   local books = accounts.books_of(call, account)
   if call.queue.origin + books.seen_at + for_ms > call.sure then return false end
   if account.ready + account.leased > 0 or account.weight ~= accounts.DEFAULT_WEIGHT then return false end
-  if account.is_on_wake_list == 1 and redis.call('LLEN', key(call, 'wake')) > SHORT then return false end
+  if account.is_on_wake_list == 1 and redis.call('LLEN', call.prefix .. 'wake') > SHORT then return false end
   if books.bytes > 0 or not has_nothing(holdings(call, account)) then return false end
   local details, name = accounts.details_of(call, account), account.name
-  return details.limited == 0 and details.blocked == 0 and redis.call('HEXISTS', key(call, 'opening_hours'), name) == 0
-    and redis.call('EXISTS', key(call, 'events:' .. name)) == 0
+  return details.limited == 0 and details.blocked == 0
+    and redis.call('HEXISTS', call.prefix .. 'opening_hours', name) == 0
+    and redis.call('EXISTS', call.prefix .. 'events:' .. name) == 0
 end
 
 -- forget_tenants(keys, argv): look at a page of the accounts, and drop tenants that have had nothing for so long.
@@ -71,7 +72,7 @@ function drains.forget_tenants(keys, args)
   local count = check_whole(args[4], 'count', 1, ACCOUNTS_PER_CALL)
   local for_ms = check_whole(args[5], 'for_ms', 0, HORIZON_MS)
   calls.confirm(call, args[6])
-  local cursor, page = scan('HSCAN', key(call, 'accounts'), args[3], count)
+  local cursor, page = scan('HSCAN', call.prefix .. 'accounts', args[3], count)
   for i = 1, #page, 2 do
     local account = accounts.unpack(call, page[i], page[i + 1])
     if is_like_new(call, account, for_ms) then

@@ -142,7 +142,7 @@ function accounts.read(call, tags)
     end
   end
   if n == 0 then return end
-  local found = redis.call('HMGET', key(call, 'accounts'), unpack(missing))
+  local found = redis.call('HMGET', call.prefix .. 'accounts', unpack(missing))
   for i = 1, n do known[missing[i]] = found[i] end
   if call.queue.epoch == 0 then return end
   for i = 1, n do
@@ -156,7 +156,7 @@ function accounts.at(call, tag)
   if account then return account end
   local packed = call.packed[tag]
   if packed == nil then
-    packed = redis.call('HGET', key(call, 'accounts'), tag)
+    packed = redis.call('HGET', call.prefix .. 'accounts', tag)
     call.packed[tag] = packed
   end
   return packed and accounts.unpack(call, tag, packed) or nil
@@ -178,7 +178,7 @@ function accounts.named(call, name, packed)
   local named = call.named
   local account = named[name]
   if account then return account end
-  packed = packed or redis.call('HGET', key(call, 'tenants'), name)
+  packed = packed or redis.call('HGET', call.prefix .. 'tenants', name)
   account = packed and accounts.at(call, packed:sub(1, 4)) or new_account(call, name)
   named[name], table_in(call, 'details')[name] = account, packed
   return account
@@ -205,10 +205,10 @@ end
 
 -- What is seldom asked of a tenant. While it is open the tenant is odd: it may come to matter.
 function accounts.details_of(call, account)
-  local details = account.details
+  local details, name = account.details, account.name
   account.is_odd = 1
   if not details then
-    local packed = call.details and call.details[account.name] or redis.call('HGET', key(call, 'tenants'), account.name)
+    local packed = call.details and call.details[name] or redis.call('HGET', call.prefix .. 'tenants', name)
     details = DETAILS.unpack(packed)
     details.packed, account.details = packed, details
   end
@@ -275,6 +275,6 @@ function accounts.write(call)
     fields[n - 1] = tag
     fields[n] = account and accounts.pack(call, account) or packed[tag]
   end
-  write('HSET', key(call, 'accounts'), fields)
-  if changed then write('HSET', key(call, 'tenants'), changed) end
+  write('HSET', call.prefix .. 'accounts', fields)
+  if changed then write('HSET', call.prefix .. 'tenants', changed) end
 end

@@ -9,8 +9,8 @@ function close.call(call)
   if call.lowered then charges.bound_level(call) end
   seats.seat_all(call)
   if call.moved_tags then seats.write(call) end
-  if call.to_wake then write('RPUSH', key(call, 'wake'), call.to_wake) end
-  if call.parked then write('ZADD', key(call, 'parked'), call.parked) end
+  if call.to_wake then write('RPUSH', call.prefix .. 'wake', call.to_wake) end
+  if call.parked then write('ZADD', call.prefix .. 'parked', call.parked) end
   accounts.write(call)
   if queue.reserve > 0 then reserve.write(call) end
   if queue.hungry == 1 and call.notify and queue.blocked == 0 then

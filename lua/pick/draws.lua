@@ -21,7 +21,7 @@ function draws.read_line(call)
     if count > 0 then
       local length = count * 2 ^ class
       n, all, tenants = n + 1, all + length, tenants + count
-      line[n] = {class = class, at = key(call, 'class:' .. class), count = count, length = length,
+      line[n] = {class = class, at = call.prefix .. 'class:' .. class, count = count, length = length,
         changed = moved and moved[class], slots = false}
     end
   end

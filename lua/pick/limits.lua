@@ -28,7 +28,7 @@ limits.defaults = {
 
 -- The limits set for a tenant, where any are, or (empty name) for all.
 function limits.set_for(call, name)
-  local packed = redis.call('HGET', key(call, 'limits'), name)
+  local packed = redis.call('HGET', call.prefix .. 'limits', name)
   local set = packed and cmsgpack.unpack(packed) or {}
   return name == '' and with_defaults(set, limits.defaults) or set
 end
@@ -145,10 +145,10 @@ end
 -- out, counts the tokens of rate-limited ones, notes those without running tasks (pick/reserve.lua), and watches the
 -- first delayed task of each.
 function limits.sweep(call, count)
-  local queue, at, tags = call.queue, key(call, 'sweep'), {}
+  local queue, at, tags = call.queue, call.prefix .. 'sweep', {}
   if queue.sweeping == NO_SWEEP then return end
   local cursor = queue.sweeping == SWEEPING and redis.call('GET', at) or '0'
-  local page = redis.call('HSCAN', key(call, 'accounts'), cursor, 'COUNT', count)
+  local page = redis.call('HSCAN', call.prefix .. 'accounts', cursor, 'COUNT', count)
   for i = 1, #page[2], 2 do
     tags[#tags + 1] = page[2][i]
     accounts.unpack(call, page[2][i], page[2][i + 1])
@@ -159,11 +159,11 @@ function limits.sweep(call, count)
     local is_idle = queue.reserve > 0 and account.slot > 0 and account.leased == 0
     if account.ready > 0 and account.slot == OUT or is_idle then accounts.touch(call, account) end
     if account.is_odd == 1 and bit.band(accounts.details_of(call, account).blocked, BLOCKED_RATE) ~= 0 then
-      redis.call('ZREM', key(call, 'parked'), account.name)
+      redis.call('ZREM', call.prefix .. 'parked', account.name)
       limits.meter(call, accounts.touch(call, account))
     end
-    local first = redis.call('ZRANGE', key(call, 'delayed:' .. account.name), 0, 0, 'WITHSCORES')[2]
-    if first then redis.call('ZADD', key(call, 'due'), 'LT', first, account.name) end
+    local first = redis.call('ZRANGE', call.prefix .. 'delayed:' .. account.name, 0, 0, 'WITHSCORES')[2]
+    if first then redis.call('ZADD', call.prefix .. 'due', 'LT', first, account.name) end
   end
   queue.sweeping, call.is_changed = page[1] == '0' and NO_SWEEP or SWEEPING, true
   if queue.sweeping == SWEEPING then redis.call('SET', at, page[1]) else redis.call('DEL', at) end
@@ -181,8 +181,8 @@ end
 
 -- Lets in tenants that have tokens again.
 function limits.unpark(call, limit)
-  local names = redis.call('ZRANGE', key(call, 'parked'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
+  local names = redis.call('ZRANGE', call.prefix .. 'parked', '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
   if #names == 0 then return end
-  redis.call('ZREM', key(call, 'parked'), unpack(names))
+  redis.call('ZREM', call.prefix .. 'parked', unpack(names))
   for _, name in ipairs(names) do limits.meter(call, accounts.touch_named(call, name)) end
 end

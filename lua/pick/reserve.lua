@@ -60,7 +60,7 @@ end
 -- The idle tenants with slots, the next one to serve last: as many as the round may need. Those that this call has
 -- touched are not written yet, and may still stand in the set.
 local function list_idle(call, wanted)
-  local line, tags = {}, redis.call('ZRANGE', key(call, 'idle'), 0, wanted + #call.touched - 1)
+  local line, tags = {}, redis.call('ZRANGE', call.prefix .. 'idle', 0, wanted + #call.touched - 1)
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
     local account = accounts.at(call, tag)
@@ -123,14 +123,14 @@ function reserve.write(call)
       others[#others + 1] = tag
     end
   end
-  write('ZADD', key(call, 'idle'), idle)
-  write('ZREM', key(call, 'idle'), others)
+  write('ZADD', call.prefix .. 'idle', idle)
+  write('ZREM', call.prefix .. 'idle', others)
 end
 
 -- The reserve has changed, or what virtual time counts: ticks fill the set anew, and there may be room.
 function reserve.renew(call)
   local queue = call.queue
-  redis.call('DEL', key(call, 'idle'))
+  redis.call('DEL', call.prefix .. 'idle')
   if queue.reserve > 0 then queue.sweeping = SWEEP_WANTED end
   call.readied = queue.servable > 0
 end

@@ -5,7 +5,8 @@
 -- The tag in a slot, seen through the changes that this call has not written yet.
 local function tag_in(call, class, slot)
   local changed = table_in(call, 'moved_tags')[class]
-  return changed and changed[slot] or redis.call('GETRANGE', key(call, 'class:' .. class), 4 * slot - 4, 4 * slot - 1)
+  return changed and changed[slot]
+    or redis.call('GETRANGE', call.prefix .. 'class:' .. class, 4 * slot - 4, 4 * slot - 1)
 end
 
 local function put_in_slot(call, class, slot, tag)
@@ -146,7 +147,7 @@ end
 -- Writes the slots that the call changed. Beyond a class's count its string may hold anything.
 function seats.write(call)
   for class, changed in pairs(call.moved_tags) do
-    local count, at = call.classes[class], key(call, 'class:' .. class)
+    local count, at = call.classes[class], call.prefix .. 'class:' .. class
     if count == 0 then
       redis.call('DEL', at)
     else

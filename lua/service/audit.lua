@@ -10,8 +10,8 @@ local PART = 200  -- changes of each tenant, among the KEPT of the tenants' audi
 local TENANT = 8  -- where an entry has its tenant: after token, verb and queue
 
 local function forget(call, tenant, id)
-  redis.call('XDEL', key(call, 'changes'), id)
-  redis.call('ZREM', key(call, 'of_tenants'), tenant .. '/' .. id)
+  redis.call('XDEL', call.prefix .. 'changes', id)
+  redis.call('ZREM', call.prefix .. 'of_tenants', tenant .. '/' .. id)
 end
 
 -- The oldest of a tenant's entries, which are sorted by bytes: of one ms the tenth comes before the second.
@@ -26,11 +26,11 @@ end
 
 -- Forgets the oldest entry of a tenant that has its part, or of all if there is no room for more.
 local function make_room(call, tenant)
-  local entries = redis.call('ZRANGE', key(call, 'of_tenants'), '[' .. tenant .. '/', '(' .. tenant .. '0', 'BYLEX')
+  local entries = redis.call('ZRANGE', call.prefix .. 'of_tenants', '[' .. tenant .. '/', '(' .. tenant .. '0', 'BYLEX')
   if #entries >= PART then
     forget(call, tenant, oldest(entries):sub(#tenant + 2))
-  elseif redis.call('XLEN', key(call, 'changes')) >= KEPT then
-    local entry = redis.call('XRANGE', key(call, 'changes'), '-', '+', 'COUNT', 1)[1]
+  elseif redis.call('XLEN', call.prefix .. 'changes') >= KEPT then
+    local entry = redis.call('XRANGE', call.prefix .. 'changes', '-', '+', 'COUNT', 1)[1]
     forget(call, entry[2][TENANT], entry[1])
   end
 end
@@ -39,7 +39,7 @@ end
 --   argv  a field, its value, ...: token, verb, queue, tenant and what else is to be kept
 --   out   its id
 function drains.begin_change(keys, args)
-  return redis.call('XADD', key({prefix = keys[1] .. ':'}, 'begun'), 'MAXLEN', MAX_BEGUN, '*', unpack(args, 3))
+  return redis.call('XADD', keys[1] .. ':begun', 'MAXLEN', MAX_BEGUN, '*', unpack(args, 3))
 end
 
 -- end_change(keys, argv): keep a change that has ended.
@@ -49,11 +49,11 @@ function drains.end_change(keys, args)
   local call, id, tenant = {prefix = keys[1] .. ':'}, args[3], args[3 + TENANT]
   if id == '' then
     make_room(call, tenant)
-    local entry = redis.call('XADD', key(call, 'changes'), '*', unpack(args, 4))
-    redis.call('ZADD', key(call, 'of_tenants'), 0, tenant .. '/' .. entry)
+    local entry = redis.call('XADD', call.prefix .. 'changes', '*', unpack(args, 4))
+    redis.call('ZADD', call.prefix .. 'of_tenants', 0, tenant .. '/' .. entry)
   else
-    redis.call('XDEL', key(call, 'begun'), id)
-    redis.call('XADD', key(call, 'changes'), 'MAXLEN', '~', KEPT, '*', unpack(args, 4))
+    redis.call('XDEL', call.prefix .. 'begun', id)
+    redis.call('XADD', call.prefix .. 'changes', 'MAXLEN', '~', KEPT, '*', unpack(args, 4))
   end
   return 'ok'
 end

@@ -22,18 +22,18 @@ function writes.add_queue(keys, args)
   local quota = args[5] == '' and math.huge or check_whole(args[5], 'quota', 0, MAX_QUOTA)
   if maker ~= '' then check_tenant(maker) end
   if #queue > 63 or not queue:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'queue') end
-  local entry = redis.call('HGET', key(call, 'names'), queue)
+  local entry = redis.call('HGET', call.prefix .. 'names', queue)
   if entry then
     local made_at, by = entry:match('^(%d+)( .*)$')
-    redis.call('HSET', key(call, 'names'), queue, text(math.max(call.now, tonumber(made_at) + 1)) .. by)
+    redis.call('HSET', call.prefix .. 'names', queue, text(math.max(call.now, tonumber(made_at) + 1)) .. by)
     return 'known'
   end
   if maker ~= '' then
-    local made = tonumber(redis.call('HGET', key(call, 'makers'), maker) or 0)
+    local made = tonumber(redis.call('HGET', call.prefix .. 'makers', maker) or 0)
     if made >= quota then refuse('quota_exceeded', 'queues') end
-    redis.call('HINCRBY', key(call, 'makers'), maker, 1)
+    redis.call('HINCRBY', call.prefix .. 'makers', maker, 1)
   end
-  redis.call('HSET', key(call, 'names'), queue, text(call.now) .. ' ' .. maker)
+  redis.call('HSET', call.prefix .. 'names', queue, text(call.now) .. ' ' .. maker)
   return 'ok'
 end
 
@@ -42,11 +42,11 @@ end
 --   out   "ok" | "gone" (there is no such entry)
 function drains.remove_queue(keys, args)
   local call = open_registry(keys, args)
-  if redis.call('HGET', key(call, 'names'), args[3]) ~= args[4] then return 'gone' end
-  redis.call('HDEL', key(call, 'names'), args[3])
+  if redis.call('HGET', call.prefix .. 'names', args[3]) ~= args[4] then return 'gone' end
+  redis.call('HDEL', call.prefix .. 'names', args[3])
   local maker = args[4]:match(' (.+)$')
-  if maker and redis.call('HINCRBY', key(call, 'makers'), maker, -1) <= 0 then
-    redis.call('HDEL', key(call, 'makers'), maker)
+  if maker and redis.call('HINCRBY', call.prefix .. 'makers', maker, -1) <= 0 then
+    redis.call('HDEL', call.prefix .. 'makers', maker)
   end
   return 'ok'
 end

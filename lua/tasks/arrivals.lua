@@ -118,7 +118,7 @@ end
 function arrivals.exceeded(call, new)
   local account, count = accounts.named(call, new.tenant), #new.records / 2
   local allowed, pending, delayed = limits.of(call, account), accounts.later_of(call, account)
-  if not call.details[new.tenant] and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants then
+  if not call.details[new.tenant] and redis.call('HLEN', call.prefix .. 'accounts') >= call.queue.max_tenants then
     return 'max_tenants', RETRY_MS[2]
   end
   local waiting = account.ready + pending + delayed
@@ -131,7 +131,7 @@ function arrivals.exceeded(call, new)
     return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms(account, allowed)
   end
   if delaying > 0 and allowed.delayed > 0 and delayed + delaying > allowed.delayed then
-    local first = redis.call('ZRANGE', key(call, 'delayed:' .. account.name), 0, 0, 'WITHSCORES')[2]
+    local first = redis.call('ZRANGE', call.prefix .. 'delayed:' .. account.name, 0, 0, 'WITHSCORES')[2]
     return 'delayed', (first or call.now) - call.now
   end
 end
@@ -168,13 +168,13 @@ end
 -- Stores these tasks; there is one at least.
 function arrivals.store(call, new)
   local account = accounts.touch_named(call, new.tenant)
-  redis.call('HSET', key(call, 'tasks'), unpack(new.records))
-  if new.payloads then write('HSET', key(call, 'payloads'), new.payloads) end
+  redis.call('HSET', call.prefix .. 'tasks', unpack(new.records))
+  if new.payloads then write('HSET', call.prefix .. 'payloads', new.payloads) end
   accounts.add_bytes(call, account, new.bytes)
   task_options.drop_results(call, new.records)
   if new.tasks_with_options then store_options(call, account, new.tasks_with_options) end
   if #new.ready > 0 then places.put_ready(call, account, new.ready) end
   if new.delayed then places.put_delayed(call, account, new.delayed) end
-  if new.expiring then write('ZADD', key(call, 'expiring'), new.expiring) end
+  if new.expiring then write('ZADD', call.prefix .. 'expiring', new.expiring) end
   call.queue.enqueued = call.queue.enqueued + #new.records / 2
 end

@@ -5,11 +5,11 @@
 -- Gives free batch slots to pending tasks, the most urgent first; not while the batch is being cancelled.
 local function refill(call, id, batch)
   local free = batch.max_running > 0 and math.min(batch.max_running - batch.admitted, TASKS_PER_CALL) or 0
-  if free > 0 and batch.state == CLOSED and redis.call('ZSCORE', key(call, 'cancelling'), id) then return end
-  local ids = free > 0 and redis.call('ZRANGE', key(call, 'pending:' .. id), 0, free - 1) or {}
+  if free > 0 and batch.state == CLOSED and redis.call('ZSCORE', call.prefix .. 'cancelling', id) then return end
+  local ids = free > 0 and redis.call('ZRANGE', call.prefix .. 'pending:' .. id, 0, free - 1) or {}
   if #ids == 0 then return end
   local account = accounts.touch_named(call, batch.tenant)
-  redis.call('ZREM', key(call, 'pending:' .. id), unpack(ids))
+  redis.call('ZREM', call.prefix .. 'pending:' .. id, unpack(ids))
   accounts.count(call, account, 'pending', -#ids)
   places.put_ready(call, account, ids)
 end
@@ -17,8 +17,8 @@ end
 -- Enqueues a callback task, if there is to be one, unless a task has its id, or has had its payload.
 local function call_back(call, id, batch, event)
   local task, size = batches.callback_id(id, batch, event), batch['on_' .. event]
-  if size == 0 or redis.call('HEXISTS', key(call, 'tasks'), task) == 1
-      or redis.call('HSTRLEN', key(call, 'payloads'), task) ~= size then
+  if size == 0 or redis.call('HEXISTS', call.prefix .. 'tasks', task) == 1
+      or redis.call('HSTRLEN', call.prefix .. 'payloads', task) ~= size then
     return
   end
   local new, terms = arrivals.new(batch.tenant), arrivals.read_options(call, '')
@@ -29,7 +29,7 @@ end
 
 local function complete(call, id, batch)
   batch.state, batch.completed_at = COMPLETE, call.now
-  redis.call('ZADD', key(call, 'completed'), call.now, id)
+  redis.call('ZADD', call.prefix .. 'completed', call.now, id)
   calls.announce(call, 'batch ' .. id)
   if batch.events > 0 then
     local counts = string.format('%.0f %.0f %.0f %.0f', batch.done, batch.dead, batch.cancelled, batch.expired)
@@ -39,8 +39,8 @@ local function complete(call, id, batch)
   if batch.done == batch.total then call_back(call, id, batch, 'success') end
   for _, event in ipairs(CALLBACKS) do
     local task = batches.callback_id(id, batch, event)
-    if batch['on_' .. event] > 0 and redis.call('HEXISTS', key(call, 'tasks'), task) == 0 then
-      redis.call('HDEL', key(call, 'payloads'), task)
+    if batch['on_' .. event] > 0 and redis.call('HEXISTS', call.prefix .. 'tasks', task) == 0 then
+      redis.call('HDEL', call.prefix .. 'payloads', task)
     end
   end
 end
@@ -66,6 +66,6 @@ function batch_ends.finish(call)
         complete(call, id, batch)
       end
     end
-    redis.call('HSET', key(call, 'batches'), id, BATCH.pack(batch))
+    redis.call('HSET', call.prefix .. 'batches', id, BATCH.pack(batch))
   end
 end

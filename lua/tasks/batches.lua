@@ -15,7 +15,7 @@
 function batches.find(call, id)
   local known = table_in(call, 'batches')
   if known[id] == nil then
-    local packed = redis.call('HGET', key(call, 'batches'), id)
+    local packed = redis.call('HGET', call.prefix .. 'batches', id)
     known[id] = packed and BATCH.unpack(packed)
   end
   return known[id] or nil
@@ -42,11 +42,11 @@ function batches.callback_id(id, batch, event)
 end
 
 local function members_key(call, id)
-  return key(call, 'members:' .. task_options.of(call, id).batch)
+  return call.prefix .. 'members:' .. task_options.of(call, id).batch
 end
 
 function batches.pending_key(call, id)
-  return key(call, 'pending:' .. task_options.of(call, id).batch)
+  return call.prefix .. 'pending:' .. task_options.of(call, id).batch
 end
 
 -- Of ids that are to become ready, those that get a batch slot; the others become pending.

@@ -12,7 +12,7 @@ local GOING = 10         -- old events that go with each new one, where fewer ar
 function feeds.tell(call, account, event, id, attempt, detail)
   local name, books = account.name, accounts.books_of(call, accounts.touch(call, account))
   local length = math.max(call.queue.events_keep, books.events + 1 - GOING)
-  redis.call('XADD', key(call, 'events:' .. name), 'MAXLEN', '=', length, '0-*', 'event', event,
+  redis.call('XADD', call.prefix .. 'events:' .. name, 'MAXLEN', '=', length, '0-*', 'event', event,
     'id', id, 'at', text(call.now), 'attempt', attempt, 'detail', detail:sub(1, EVENT_BYTES))
   books.events = math.min(books.events + 1, length)
   calls.announce(call, 'event ' .. name)

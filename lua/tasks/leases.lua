@@ -49,7 +49,7 @@ function leases.read_runs(call, ids)
     end
   end
   if #missing == 0 then return end
-  local found = redis.call('HMGET', key(call, 'runs'), unpack(missing))
+  local found = redis.call('HMGET', call.prefix .. 'runs', unpack(missing))
   for i = 1, #missing do
     local run = found[i]
     packed[missing[i]] = run
@@ -98,7 +98,7 @@ function leases.read_bundles(call, numbers)
     end
   end
   if n == 0 then return end
-  local found = redis.call('HMGET', key(call, 'bundles'), unpack(fields))
+  local found = redis.call('HMGET', call.prefix .. 'bundles', unpack(fields))
   for i = 1, n do
     local bundle = found[i] and BUNDLE.unpack(found[i])
     if bundle then bundle.field = fields[i] end
@@ -138,7 +138,7 @@ function leases.empty(call, lease)
   if bundle then
     bundle.left, bundle.together, bundle.is_changed = math.max(bundle.left - bundle.together, 0), 0, true
   else
-    redis.call('ZREM', key(call, 'leases'), leases.field(lease))
+    redis.call('ZREM', call.prefix .. 'leases', leases.field(lease))
   end
 end
 
@@ -156,11 +156,11 @@ local function write_bundles(call)
       end
     end
   end
-  if fields then redis.call('HSET', key(call, 'bundles'), unpack(fields)) end
-  if #untimed > 0 then redis.call('ZREM', key(call, 'leases'), unpack(untimed)) end
+  if fields then redis.call('HSET', call.prefix .. 'bundles', unpack(fields)) end
+  if #untimed > 0 then redis.call('ZREM', call.prefix .. 'leases', unpack(untimed)) end
   if #gone > 0 then
-    redis.call('HDEL', key(call, 'bundles'), unpack(gone))
-    redis.call('HDEL', key(call, 'claims'), unpack(names))
+    redis.call('HDEL', call.prefix .. 'bundles', unpack(gone))
+    redis.call('HDEL', call.prefix .. 'claims', unpack(names))
   end
   call.bundles = {}
 end
@@ -175,8 +175,8 @@ local function write_runs(call)
       gone[#gone + 1] = id
     end
   end
-  write('HSET', key(call, 'runs'), fields)
-  write('HDEL', key(call, 'runs'), gone)
+  write('HSET', call.prefix .. 'runs', fields)
+  write('HDEL', call.prefix .. 'runs', gone)
   call.changed_runs = false
 end
 
@@ -184,11 +184,11 @@ end
 function leases.write(call)
   if call.changed_runs then write_runs(call) end
   if call.extended then
-    write('ZADD', key(call, 'extended'), call.extended)
+    write('ZADD', call.prefix .. 'extended', call.extended)
     call.extended = false
   end
   if call.ended then
-    write('ZREM', key(call, 'extended'), call.ended)
+    write('ZREM', call.prefix .. 'extended', call.ended)
     call.ended = false
   end
   if next(call.bundles) then write_bundles(call) end
@@ -199,9 +199,9 @@ end
 function leases.write_new(call, lease, claim_name, ids, runs)
   local field = leases.field(lease)
   call.queue.last_lease = lease
-  redis.call('HSET', key(call, 'bundles'), field,
+  redis.call('HSET', call.prefix .. 'bundles', field,
     struct.pack(BUNDLE.format, #ids, #ids, #claim_name, claim_name, 0, '') .. table.concat(ids, '\n'))
-  redis.call('ZADD', key(call, 'leases'), call.at + call.queue.lease_ms, field)
-  redis.call('HSET', key(call, 'claims'), claim_name, field)
-  redis.call('HSET', key(call, 'runs'), unpack(runs))
+  redis.call('ZADD', call.prefix .. 'leases', call.at + call.queue.lease_ms, field)
+  redis.call('HSET', call.prefix .. 'claims', claim_name, field)
+  redis.call('HSET', call.prefix .. 'runs', unpack(runs))
 end

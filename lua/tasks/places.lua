@@ -13,8 +13,8 @@ places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was neve
 function places.put_delayed(call, account, starts, set)
   local first = starts[1]
   for i = 3, #starts, 2 do first = math.min(first, starts[i]) end
-  write('ZADD', key(call, (set or 'delayed:') .. account.name), starts)
-  redis.call('ZADD', key(call, 'due'), 'LT', first, account.name)
+  write('ZADD', call.prefix .. (set or 'delayed:') .. account.name, starts)
+  redis.call('ZADD', call.prefix .. 'due', 'LT', first, account.name)
   accounts.count(call, account, 'delayed', #starts / 2)
 end
 
@@ -69,21 +69,21 @@ end
 function places.take_out_dead(call, id, death)
   local name = DEATH.unpack(death).tenant
   local account = accounts.touch_named(call, name)
-  redis.call('HDEL', key(call, 'dead'), id)
-  redis.call('ZREM', key(call, 'deaths'), id)
-  redis.call('ZREM', key(call, 'deaths:' .. name), id)
+  redis.call('HDEL', call.prefix .. 'dead', id)
+  redis.call('ZREM', call.prefix .. 'deaths', id)
+  redis.call('ZREM', call.prefix .. 'deaths:' .. name, id)
   local left = accounts.count(call, account, 'dead', -1)
   if left > 0 then
-    redis.call('ZADD', key(call, 'dead_counts'), left, name)
+    redis.call('ZADD', call.prefix .. 'dead_counts', left, name)
   else
-    redis.call('ZREM', key(call, 'dead_counts'), name)
+    redis.call('ZREM', call.prefix .. 'dead_counts', name)
   end
   return account
 end
 
 -- Deletes a dead letter and its task.
 function places.drop_letter(call, id, death)
-  local account, record = places.take_out_dead(call, id, death), redis.call('HGET', key(call, 'tasks'), id)
+  local account, record = places.take_out_dead(call, id, death), redis.call('HGET', call.prefix .. 'tasks', id)
   if records.is_task(record) then
     local header, bytes = records.read(record, id)
     accounts.add_bytes(call, account, -bytes)
@@ -99,22 +99,22 @@ local function make_room_for_dead(call, account)
   local limit = limits.of(call, account).dead
   if limit == 0 or details.dead <= limit then return end
   local last = math.min(2, details.dead - limit) - 1
-  for _, id in ipairs(redis.call('ZRANGE', key(call, 'deaths:' .. account.name), 0, last)) do
-    places.drop_letter(call, id, redis.call('HGET', key(call, 'dead'), id))
+  for _, id in ipairs(redis.call('ZRANGE', call.prefix .. 'deaths:' .. account.name, 0, last)) do
+    places.drop_letter(call, id, redis.call('HGET', call.prefix .. 'dead', id))
   end
 end
 
 -- Lists a dead letter, and counts it.
 function places.count_dead(call, account, id, died_at)
-  redis.call('ZADD', key(call, 'deaths'), died_at, id)
-  redis.call('ZADD', key(call, 'deaths:' .. account.name), died_at, id)
-  redis.call('ZADD', key(call, 'dead_counts'), accounts.count(call, account, 'dead', 1), account.name)
+  redis.call('ZADD', call.prefix .. 'deaths', died_at, id)
+  redis.call('ZADD', call.prefix .. 'deaths:' .. account.name, died_at, id)
+  redis.call('ZADD', call.prefix .. 'dead_counts', accounts.count(call, account, 'dead', 1), account.name)
 end
 
 -- Buries a task with what its run (or NO_RUN) says, and the traceback of its error, where there is one.
 function places.put_dead(call, account, id, reason, run, traceback)
   local queue = call.queue
-  redis.call('HSET', key(call, 'dead'), id, DEATH.pack({reason = reason, attempts = run.attempt, lease = run.lease,
+  redis.call('HSET', call.prefix .. 'dead', id, DEATH.pack({reason = reason, attempts = run.attempt, lease = run.lease,
     died_at = call.now, tenant = account.name, error = run.error,
     traceback = (traceback or ''):sub(1, TRACEBACK_BYTES)}))
   places.count_dead(call, account, id, call.now)
@@ -141,7 +141,7 @@ end
 -- Takes a waiting task out of the place where it waits.
 function places.take_out(call, account, id)
   local is_delayed = accounts.details_of(call, account).delayed > 0
-  if is_delayed and redis.call('ZREM', key(call, 'delayed:' .. account.name), id) == 1 then
+  if is_delayed and redis.call('ZREM', call.prefix .. 'delayed:' .. account.name, id) == 1 then
     accounts.count(call, account, 'delayed', -1)
   elseif not batches.take_out_pending(call, account, id) then
     take_out_ready(call, account, id)

@@ -10,4 +10,4 @@ local PRIORITY_SPAN = 2 ^ 42  -- in the scores of ready and pending tasks, of on
 function priorities.score(priority, order) return priority * PRIORITY_SPAN + order end
 
 -- The key of a tenant's ready tasks, but for those of groups.
-function priorities.ready_key(call, tenant) return key(call, 'ready:' .. tenant) end
+function priorities.ready_key(call, tenant) return call.prefix .. 'ready:' .. tenant end

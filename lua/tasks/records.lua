@@ -70,18 +70,18 @@ end
 function records.whole(call, id, record)
   local header, position = HEADER.unpack(record)
   if header.features < IS_LARGE then return record end
-  return record:sub(1, position - 1) .. (redis.call('HGET', key(call, 'payloads'), id) or '')
+  return record:sub(1, position - 1) .. (redis.call('HGET', call.prefix .. 'payloads', id) or '')
 end
 
 function records.change_window(call, id, record, start_at, expires_at)
   local header, position = HEADER.unpack(record)
   header.start_at, header.expires_at = start_at, expires_at
-  redis.call('HSET', key(call, 'tasks'), id, HEADER.pack(header) .. record:sub(position))
+  redis.call('HSET', call.prefix .. 'tasks', id, HEADER.pack(header) .. record:sub(position))
 end
 
 function records.drop(call, id, header)
-  redis.call('HDEL', key(call, 'tasks'), id)
-  if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end
+  redis.call('HDEL', call.prefix .. 'tasks', id)
+  if header.features >= IS_LARGE then redis.call('HDEL', call.prefix .. 'payloads', id) end
 end
 
 -- A mark in place of the record and the run of a task that has ended; `lease` is 0 if its owner did not end it.
@@ -117,18 +117,18 @@ function records.name_marks(call, ids)
     local long_kept = {}
     short_kept = {}
     for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and long_kept or short_kept, id) end
-    write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), long_kept)
+    write('RPUSH', call.prefix .. 'done:' .. minute + DERIVED_MINUTES, long_kept)
   end
-  write('RPUSH', key(call, 'done:' .. minute), short_kept)
+  write('RPUSH', call.prefix .. 'done:' .. minute, short_kept)
 end
 
 -- Writes the marks: of those tasks nothing else is left.
 function records.write_marks(call)
   local marks = call.marks
-  redis.call('HDEL', key(call, 'runs'), unpack(marks.ids))
-  redis.call('HSET', key(call, 'tasks'), unpack(marks.fields))
+  redis.call('HDEL', call.prefix .. 'runs', unpack(marks.ids))
+  redis.call('HSET', call.prefix .. 'tasks', unpack(marks.fields))
   records.name_marks(call, marks.ids)
-  if marks.large then write('HDEL', key(call, 'payloads'), marks.large) end
+  if marks.large then write('HDEL', call.prefix .. 'payloads', marks.large) end
   call.marks = false
 end
 
@@ -140,7 +140,7 @@ end
 -- True if this is the id of a copy whose task is stored.
 local function is_made_anew(call, id)
   local original, enqueued_at = id:match('^(.*)%+%x+%-(%d+)$')
-  local record = original and redis.call('HGET', key(call, 'tasks'), original)
+  local record = original and redis.call('HGET', call.prefix .. 'tasks', original)
   return records.is_task(record) and HEADER.unpack(record).enqueued_at == tonumber(enqueued_at)
 end
 
@@ -148,8 +148,8 @@ end
 local function forget_marks(call, ids)
   local again, gone = {}, {}
   for _, id in ipairs(ids) do table.insert(is_made_anew(call, id) and again or gone, id) end
-  write('HDEL', key(call, 'tasks'), gone)
-  write('RPUSH', key(call, 'done:' .. records.minute(call) + DERIVED_MINUTES), again)
+  write('HDEL', call.prefix .. 'tasks', gone)
+  write('RPUSH', call.prefix .. 'done:' .. records.minute(call) + DERIVED_MINUTES, again)
   call.queue.remembered = call.queue.remembered - #gone
 end
 
@@ -157,7 +157,7 @@ end
 function records.trim_marks(call, limit)
   local queue = call.queue
   while limit > 0 and queue.remembered > 0 and records.next_trim_at(queue) <= call.sure do
-    local ids = redis.call('LPOP', key(call, 'done:' .. queue.minute), limit)
+    local ids = redis.call('LPOP', call.prefix .. 'done:' .. queue.minute, limit)
     if ids then
       forget_marks(call, ids)
       limit, call.is_changed = limit - #ids, true
@@ -169,5 +169,5 @@ end
 
 -- What the store has under these ids: their records or marks.
 function records.of(call, ids)
-  return redis.call('HMGET', key(call, 'tasks'), unpack(ids))
+  return redis.call('HMGET', call.prefix .. 'tasks', unpack(ids))
 end

@@ -60,7 +60,7 @@ local function is_last_attempt(run) return run.max_attempts > 0 and counted(run)
 -- window's end is watched again.
 local function keep_waiting(call, account, id, run, delay)
   leases.set_run(call, id, run)
-  if run.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), run.expires_at, id) end
+  if run.expires_at > 0 then redis.call('ZADD', call.prefix .. 'expiring', run.expires_at, id) end
   if not delay then return places.put_ready(call, account, {id}, true) end
   places.put(call, account, id, call.now + delay)
 end
@@ -114,13 +114,13 @@ local function refusal(call, id, number)
   local lease = leases.lease_of(call, id)
   if lease then return lease.lease == number and lease.state == leases.SETTLED and 'gone' or 'stale' end
   leases.write(call)  -- it may be this call that settled it
-  local death = redis.call('HGET', key(call, 'dead'), id)
+  local death = redis.call('HGET', call.prefix .. 'dead', id)
   if death then
     death = DEATH.unpack(death)
     local is_own = death.lease == number and (death.reason == EXHAUSTED or death.reason == REJECTED)
     return is_own and 'gone' or 'stale'
   end
-  local how, settled_by = records.read_mark(redis.call('HGET', key(call, 'tasks'), id))
+  local how, settled_by = records.read_mark(redis.call('HGET', call.prefix .. 'tasks', id))
   return how and settled_by ~= number and 'stale' or 'gone'
 end
 

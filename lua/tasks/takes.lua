@@ -23,7 +23,7 @@ local function take_grouped(call, account, wanted)
   local function add(more)
     for _, id in ipairs(more) do ids[#ids + 1] = id end
   end
-  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do
+  for _, priority in ipairs(redis.call('ZRANGE', call.prefix .. 'priorities:' .. account.name, 0, -1)) do
     add(takes.loose(call, account.name, wanted - #ids, priority))
     if #ids < wanted then turns.take(call, account, priority, wanted, ids) end
     if #ids == wanted then return ids end

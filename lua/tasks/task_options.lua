@@ -32,7 +32,7 @@ function task_options.read(call, ids)
     end
   end
   if #missing == 0 then return end
-  for i, packed in ipairs(redis.call('HMGET', key(call, 'task_options'), unpack(missing))) do
+  for i, packed in ipairs(redis.call('HMGET', call.prefix .. 'task_options', unpack(missing))) do
     if packed then known[missing[i]] = with_defaults(cmsgpack.unpack(packed), PLAIN) end
   end
 end
@@ -62,12 +62,12 @@ function task_options.add(call, tasks)
     known[task[1]] = task[2]
     fields[#fields + 1], fields[#fields + 2] = task[1], cmsgpack.pack(without_defaults(task[2], PLAIN))
   end
-  write('HSET', key(call, 'task_options'), fields)
+  write('HSET', call.prefix .. 'task_options', fields)
   call.queue.tasks_with_options = call.queue.tasks_with_options + #tasks
 end
 
 function task_options.unique_key(call, name, dedupe_key)
-  return key(call, 'unique:' .. name) .. ':' .. dedupe_key
+  return call.prefix .. 'unique:' .. name .. ':' .. dedupe_key
 end
 
 -- The task that holds a dedupe key, or nil. One that this call acknowledges gives it back.
@@ -83,7 +83,8 @@ end
 local function note_kept(call, account, kind, name, size, ms)
   local bytes = accounts.bytes_of(name, size)
   local member = kind .. account.tag .. struct.pack('<I', bytes) .. name
-  if redis.call('ZADD', key(call, 'ends'), call.now + ms, member) == 1 then accounts.add_bytes(call, account, bytes) end
+  local is_new = redis.call('ZADD', call.prefix .. 'ends', call.now + ms, member) == 1
+  if is_new then accounts.add_bytes(call, account, bytes) end
   call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + KEY_GRACE_MS)
 end
 
@@ -109,20 +110,20 @@ end
 
 -- Takes entries of `ends` whose time is over off their tenants' bytes, up to `limit`.
 function task_options.trim_ends(call, limit)
-  local members = redis.call('ZRANGE', key(call, 'ends'), '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
+  local members = redis.call('ZRANGE', call.prefix .. 'ends', '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
   if #members == 0 then return end
   for _, member in ipairs(members) do
     local account = accounts.touch(call, accounts.at(call, member:sub(2, 5)))
     accounts.add_bytes(call, account, -struct.unpack('<I', member, 6))
   end
-  redis.call('ZREM', key(call, 'ends'), unpack(members))
+  redis.call('ZREM', call.prefix .. 'ends', unpack(members))
 end
 
 -- Forgets what a task asked for, with the task.
 function task_options.drop(call, name, id)
   if task_options.of(call, id) == PLAIN then return end
   task_options.free_key(call, name, id)
-  redis.call('HDEL', key(call, 'task_options'), id)
+  redis.call('HDEL', call.prefix .. 'task_options', id)
   call.task_options[id], call.queue.tasks_with_options = PLAIN, call.queue.tasks_with_options - 1
 end
 
@@ -131,7 +132,7 @@ end
 function task_options.drop_results(call, new_records)
   if call.queue.kept_until == 0 then return end
   local results = {}
-  for i = 1, #new_records, 2 do results[#results + 1] = key(call, 'result:' .. new_records[i]) end
+  for i = 1, #new_records, 2 do results[#results + 1] = call.prefix .. 'result:' .. new_records[i] end
   write('UNLINK', results[1], results)  -- the first stands twice: `write` takes a key before its values
 end
 
@@ -141,6 +142,6 @@ function task_options.keep_result(call, account, id, result)
   if result_ttl == 0 then return end
   if result == '' then result = 'null' end
   local until_ms, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + KEY_GRACE_MS)
-  redis.call('SET', key(call, 'result:' .. id), until_ms .. result, 'PX', ttl)
+  redis.call('SET', call.prefix .. 'result:' .. id, until_ms .. result, 'PX', ttl)
   note_kept(call, account, 'r', id, #result, result_ttl)
 end

@@ -30,11 +30,11 @@ function turns.group_of(asked)
 end
 
 function turns.group_key(call, account, priority, group)
-  return key(call, 'group:' .. account.name .. ':' .. priority .. ':' .. group)
+  return call.prefix .. 'group:' .. account.name .. ':' .. priority .. ':' .. group
 end
 
 function turns.key(call, account, priority)
-  return key(call, 'turns:' .. account.name .. ':' .. priority)
+  return call.prefix .. 'turns:' .. account.name .. ':' .. priority
 end
 
 -- Gives a turn to groups that have none: {group, order} each. Those that go to the head (order < 0) get a sooner one
@@ -45,7 +45,7 @@ local function join(call, account, priority, groups)
   if not clock then
     clock = 0
     redis.call('ZADD', at, clock, CLOCK)
-    redis.call('ZADD', key(call, 'priorities:' .. account.name), priority, priority)
+    redis.call('ZADD', call.prefix .. 'priorities:' .. account.name, priority, priority)
   end
   for _, each in ipairs(groups) do
     local turn = clock + 1 + math.fmod(each.order, ORDERS) * ORDER_STEP
@@ -84,7 +84,7 @@ function turns.leave(call, account, priority, members)
   local left = redis.call('ZCARD', at)
   if left == 1 or left == 2 and redis.call('ZSCORE', at, LOOSE) then
     redis.call('DEL', at)
-    redis.call('ZREM', key(call, 'priorities:' .. account.name), priority)
+    redis.call('ZREM', call.prefix .. 'priorities:' .. account.name, priority)
   end
 end
 

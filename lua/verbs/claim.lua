@@ -24,8 +24,8 @@ local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it o
 
 -- True if the task of an entry is leased: a call failed between its writes.
 local function is_left_over(call, id, run)
-  return leases.is_leased(run.state) and (redis.call('HEXISTS', key(call, 'bundles'), leases.field(run.lease)) == 1
-    or redis.call('ZSCORE', key(call, 'extended'), id))
+  return leases.is_leased(run.state) and (redis.call('HEXISTS', call.prefix .. 'bundles', leases.field(run.lease)) == 1
+    or redis.call('ZSCORE', call.prefix .. 'extended', id))
 end
 
 -- The attempt after which a failure is final; without a limit: minus the attempts that did not count.
@@ -89,7 +89,7 @@ end
 -- failed half way. What is left of the round are the picks that have no task yet.
 local function lease_round(call, round, ids, claim)
   local leased, new_runs, out, begun, begun_for = claim.ids, claim.runs, claim.out, nil, nil
-  local found, runs, n = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids)), #leased
+  local found, runs, n = records.of(call, ids), redis.call('HMGET', call.prefix .. 'runs', unpack(ids)), #leased
   round.pending = 0
   if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
   for i = 1, round.count do
@@ -126,7 +126,7 @@ local function bury_late(call, late)
   for _, each in ipairs(late) do
     local run = each.run
     batches.give_slot_back(call, each.id)
-    if run then redis.call('HDEL', key(call, 'runs'), each.id) end
+    if run then redis.call('HDEL', call.prefix .. 'runs', each.id) end
     places.put_dead(call, each.account, each.id, EXPIRED, run or places.NO_RUN)
   end
 end
@@ -139,7 +139,7 @@ end
 -- The one block of writes of a claim.
 local function write_claim(call, claim)
   if #claim.ids > 0 then leases.write_new(call, claim.lease, claim.name, claim.ids, claim.runs) end
-  if claim.expiring then write('ZREM', key(call, 'expiring'), claim.expiring) end
+  if claim.expiring then write('ZREM', call.prefix .. 'expiring', claim.expiring) end
   takes.write(call)
   picks.write_woken(call)
   if claim.returned then put_back(call, claim.returned) end
@@ -151,7 +151,7 @@ end
 
 -- Gives again what an earlier claim under this name took, its leases renewed. Returns whether there are any.
 local function recall(call, claim)
-  local field = redis.call('HGET', key(call, 'claims'), claim.name)
+  local field = redis.call('HGET', call.prefix .. 'claims', claim.name)
   local bundle = field and leases.bundle(call, tonumber(field))
   if not bundle then return false end
   local ids, deadline, lease = leases.ids_of(bundle), text(call.at + call.queue.lease_ms), tonumber(field)
@@ -161,7 +161,7 @@ local function recall(call, claim)
     local run = leases.run_of(call, id)
     if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
       if has_options(run.features) then note_asking(call, claim, id) end
-      if run.is_extended == 1 then redis.call('ZADD', key(call, 'extended'), deadline, id) end
+      if run.is_extended == 1 then redis.call('ZADD', call.prefix .. 'extended', deadline, id) end
       local last = last_attempt(run.max_attempts, run.uncounted_attempts)
       for _, value in ipairs({id, run.attempt, last, records.whole(call, id, found[i])}) do
         claim.out[#claim.out + 1] = value
@@ -170,7 +170,7 @@ local function recall(call, claim)
   end
   if #claim.out == HEAD then return false end
   claim.lease = lease
-  redis.call('ZADD', key(call, 'leases'), 'XX', deadline, field)
+  redis.call('ZADD', call.prefix .. 'leases', 'XX', deadline, field)
   return true
 end
 

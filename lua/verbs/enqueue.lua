@@ -9,14 +9,15 @@
 -- take the room that it leaves. False if there is none: the key may be held for a period beyond its task, whose id may
 -- be that of another one by then.
 local function replace(call, new, id, dedupe_key)
-  local record = redis.call('HGET', key(call, 'tasks'), id)
-  if not records.is_task(record) or redis.call('HEXISTS', key(call, 'dead'), id) == 1 then return false end
+  local record = redis.call('HGET', call.prefix .. 'tasks', id)
+  if not records.is_task(record) or redis.call('HEXISTS', call.prefix .. 'dead', id) == 1 then return false end
   leases.read_runs(call, {id})
   local run, asked, header, bytes = leases.run_of(call, id), task_options.of(call, id), records.read(record, id)
   if run and leases.is_leased(run.state) or asked.dedupe_key ~= dedupe_key or asked.batch ~= '' then return false end
   new.replaced[#new.replaced + 1] = {id = id, record = record, run = run}
   new.freed_bytes = new.freed_bytes + bytes + (run and #run.error or 0)
-  if redis.call('ZSCORE', key(call, 'delayed:' .. header.tenant), id) then new.freed_delayed = new.freed_delayed + 1 end
+  local is_delayed = redis.call('ZSCORE', call.prefix .. 'delayed:' .. header.tenant, id)
+  if is_delayed then new.freed_delayed = new.freed_delayed + 1 end
   return true
 end
 

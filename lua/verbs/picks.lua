@@ -15,7 +15,7 @@ local function take_tags(call, wanted)
   local wake, tags = call.wake, {}
   move_tags(wake.unserved, tags, wanted)
   if #tags < wanted then
-    local entries = redis.call('LRANGE', key(call, 'wake'), wake.read, wake.read + wanted - #tags - 1)
+    local entries = redis.call('LRANGE', call.prefix .. 'wake', wake.read, wake.read + wanted - #tags - 1)
     wake.read = wake.read + #entries
     move_tags(entries, tags, wanted)
   end
@@ -53,7 +53,7 @@ end
 
 -- Writes what the claim has left of the wake list.
 function picks.write_woken(call)
-  local wake, list = call.wake, key(call, 'wake')
+  local wake, list = call.wake, call.prefix .. 'wake'
   if wake.read == 0 then return end
   redis.call('LTRIM', list, wake.read, -1)
   if #wake.unserved > 0 then

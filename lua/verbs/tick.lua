@@ -19,16 +19,16 @@ local OF_SERVERS = {fires = true, opening_changes = true}  -- jobs that a tick l
 -- LEAST_EACH, and one that has more due tasks goes behind the other due tenants: a million tasks due at midnight delay
 -- no other tenant's. Returns how many it moved, and whether it left any.
 local function promote(call, limit)
-  local due, later, gone, is_left = key(call, 'due'), {}, {}, false
+  local due, later, gone, is_left = call.prefix .. 'due', {}, {}, false
   local names = redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TENANTS_PER_TICK + 1)
   if #names > TENANTS_PER_TICK then names[#names], is_left = nil, true end
-  local details = redis.call('HMGET', key(call, 'tenants'), unpack(names))
+  local details = redis.call('HMGET', call.prefix .. 'tenants', unpack(names))
   local each, moved = math.max(LEAST_EACH, math.floor(limit / #names)), 0
   accounts.read_of(call, details)
   for i, name in ipairs(names) do
     local most = math.min(each, limit - moved)
     if most == 0 then is_left = true break end
-    local delayed, account = key(call, 'delayed:' .. name), accounts.named(call, name, details[i])
+    local delayed, account = call.prefix .. 'delayed:' .. name, accounts.named(call, name, details[i])
     accounts.touch(call, account)
     local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, most + 1)
     local has_more = #ids > most
@@ -49,9 +49,9 @@ end
 
 -- Buries waiting tasks whose window has closed.
 local function expire(call, limit)
-  local ids = redis.call('ZRANGE', key(call, 'expiring'), '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
+  local ids = redis.call('ZRANGE', call.prefix .. 'expiring', '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
-  redis.call('ZREM', key(call, 'expiring'), unpack(ids))
+  redis.call('ZREM', call.prefix .. 'expiring', unpack(ids))
   local found = records.of(call, ids)
   leases.read_runs(call, ids)
   task_options.read(call, ids)
@@ -81,7 +81,7 @@ local function live_in(call, number)
 end
 
 local function past_deadline(call, name, limit)
-  return redis.call('ZRANGE', key(call, name), '-inf', call.at, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+  return redis.call('ZRANGE', call.prefix .. name, '-inf', call.at, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
 end
 
 -- The leases whose deadline has passed, and the deadline of each: of bundles, then extended ones, the oldest first;
@@ -117,7 +117,7 @@ end
 
 local function drop_dead(call, ids)
   if #ids == 0 then return 0 end
-  for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
+  for i, death in ipairs(redis.call('HMGET', call.prefix .. 'dead', unpack(ids))) do
     places.drop_letter(call, ids[i], death)
   end
   return #ids
@@ -126,7 +126,7 @@ end
 -- Forgets batches that have been complete for long enough.
 local function trim_batches(call, limit)
   local last = call.sure - BATCH_KEEP_MS
-  local ids = redis.call('ZRANGE', key(call, 'completed'), '-inf', last, 'BYSCORE', 'LIMIT', 0, limit)
+  local ids = redis.call('ZRANGE', call.prefix .. 'completed', '-inf', last, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return end
   for _, id in ipairs(ids) do
     local batch = batches.find(call, id)
@@ -134,22 +134,22 @@ local function trim_batches(call, limit)
     accounts.add_bytes(call, account, -batches.bytes_of(id, batch))
     call.batches[id] = nil
   end
-  redis.call('HDEL', key(call, 'batches'), unpack(ids))
-  redis.call('ZREM', key(call, 'completed'), unpack(ids))
+  redis.call('HDEL', call.prefix .. 'batches', unpack(ids))
+  redis.call('ZREM', call.prefix .. 'completed', unpack(ids))
 end
 
 -- The oldest dead letters of the tenant that has most of them: up to `limit`, and no more than its lead over the next.
 local function oldest_of_most(call, limit)
-  local most = redis.call('ZRANGE', key(call, 'dead_counts'), 0, 1, 'REV', 'WITHSCORES')
+  local most = redis.call('ZRANGE', call.prefix .. 'dead_counts', 0, 1, 'REV', 'WITHSCORES')
   if not most[1] then return most end
   local count = math.max(1, math.min(limit, most[2] - (most[4] or 0)))
-  return redis.call('ZRANGE', key(call, 'deaths:' .. most[1]), 0, count - 1)
+  return redis.call('ZRANGE', call.prefix .. 'deaths:' .. most[1], 0, count - 1)
 end
 
 -- Deletes dead letters that are too old; then, while there are too many, the oldest of the tenant that has most: no
 -- tenant's flood of dead letters pushes out another's.
 local function trim_dead(call, limit)
-  local queue, deaths = call.queue, key(call, 'deaths')
+  local queue, deaths = call.queue, call.prefix .. 'deaths'
   local ids = redis.call('ZRANGE', deaths, '-inf', call.sure - queue.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)
   local trimmed = drop_dead(call, ids)
   while trimmed < limit and queue.dead > queue.dead_keep do
@@ -163,14 +163,14 @@ end
 -- When a server may promote what is due: now, or after the turn of another. One at a time promotes what its ticks leave
 -- due, so that no caller waits behind the ticks of several.
 local function turn_of(call, server)
-  local until_ms, holder = (redis.call('GET', key(call, 'promoter')) or ''):match('^(%d+) (.*)$')
+  local until_ms, holder = (redis.call('GET', call.prefix .. 'promoter') or ''):match('^(%d+) (.*)$')
   local wait = until_ms and holder ~= server and until_ms - call.now or 0
   return wait > 0 and wait <= TURN_MS and call.now + wait or call.now
 end
 
 local function keep_turn(call, server)
   local held = string.format('%.0f %s', call.now + TURN_MS, server)
-  redis.call('SET', key(call, 'promoter'), held, 'PX', TURN_MS + KEY_GRACE_MS)
+  redis.call('SET', call.prefix .. 'promoter', held, 'PX', TURN_MS + KEY_GRACE_MS)
 end
 
 -- When each job next has something to do. What only a confirmed clock does waits for as long as the store's is ahead.
@@ -179,7 +179,7 @@ local function look_ahead(call, server)
   for name, wait in pairs({due = 0, leases = queue.origin, extended = queue.origin, fires = 0, parked = 0,
       opening_changes = 0, cancelling = 0, expiring = ahead, ends = ahead, deaths = queue.dead_keep_ms + ahead,
       completed = BATCH_KEEP_MS + ahead}) do
-    local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
+    local first = redis.call('ZRANGE', call.prefix .. name, 0, 0, 'WITHSCORES')[2]
     times[name] = first and tonumber(first) + wait
   end
   if server ~= '' and times.due and times.due <= call.now then times.due = turn_of(call, server) end
@@ -207,7 +207,7 @@ local function next_due(call, server)
 end
 
 local function count_due(call, name)
-  return redis.call('ZCOUNT', key(call, name), '-inf', call.now)
+  return redis.call('ZCOUNT', call.prefix .. name, '-inf', call.now)
 end
 
 -- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, marks,

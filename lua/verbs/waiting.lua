@@ -6,7 +6,7 @@
 -- for others.
 local function visit_alive(call, ids, visit)
   local outcomes, found = {}, records.of(call, ids)
-  local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
+  local deaths = redis.call('HMGET', call.prefix .. 'dead', unpack(ids))
   leases.read_runs(call, ids)
   task_options.read(call, ids)
   for i, id in ipairs(ids) do
@@ -26,7 +26,7 @@ function waiting.cancel_one(call, id, record, run)
   local header, bytes = records.read(record, id)
   local account = accounts.touch_named(call, header.tenant)
   places.take_out(call, account, id)
-  if header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end
+  if header.expires_at > 0 then redis.call('ZREM', call.prefix .. 'expiring', id) end
   local is_settled = run and run.state == leases.SETTLED
   accounts.add_bytes(call, account, -bytes - (run and #run.error or 0))
   settlements.cancel(call, account, id, is_settled and run.lease or 0, is_settled and run.attempt or 0, header.features)
@@ -36,10 +36,10 @@ end
 -- Goes on cancelling the tasks of batches that were cancelled as a whole.
 function waiting.cancel_members(call, limit)
   local left = limit
-  for _, id in ipairs(redis.call('ZRANGE', key(call, 'cancelling'), 0, limit - 1)) do
-    local popped, ids = redis.call('ZPOPMIN', key(call, 'members:' .. id), left), {}
+  for _, id in ipairs(redis.call('ZRANGE', call.prefix .. 'cancelling', 0, limit - 1)) do
+    local popped, ids = redis.call('ZPOPMIN', call.prefix .. 'members:' .. id, left), {}
     for i = 1, #popped, 2 do ids[#ids + 1] = popped[i] end
-    if #ids < left then redis.call('ZREM', key(call, 'cancelling'), id) end
+    if #ids < left then redis.call('ZREM', call.prefix .. 'cancelling', id) end
     if #ids > 0 then visit_alive(call, ids, waiting.cancel_one) end
     left = left - #ids
     if left == 0 then break end
@@ -67,7 +67,7 @@ local function move(call, id, record, start_at)
   local moves = expires_at > 0 and header.features % IS_LARGE >= END_MOVES  -- its end counts from its start
   local starts_at = math.max(start_at, call.now)
   if expires_at > 0 and expires_at <= (moves and call.now or starts_at) then return 'expired' end
-  if not redis.call('ZSCORE', key(call, 'delayed:' .. account.name), id) then
+  if not redis.call('ZSCORE', call.prefix .. 'delayed:' .. account.name, id) then
     local most, details = limits.of(call, account).delayed, accounts.details_of(call, account)
     if start_at <= call.now then return 'ok' end
     if most > 0 and details.delayed >= most then return 'quota_exceeded' end
@@ -75,7 +75,7 @@ local function move(call, id, record, start_at)
   if moves then
     expires_at = starts_at + expires_at - (header.start_at > 0 and header.start_at or header.enqueued_at)
     start_at = starts_at
-    redis.call('ZADD', key(call, 'expiring'), expires_at, id)
+    redis.call('ZADD', call.prefix .. 'expiring', expires_at, id)
   end
   places.take_out(call, account, id)
   records.change_window(call, id, record, start_at, expires_at)

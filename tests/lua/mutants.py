@@ -62,7 +62,7 @@ MUTANTS = [
     ),
     Mutant(
         "a purge passes over groups",
-        "  for _, priority in ipairs(redis.call('ZRANGE', (call.prefix .. 'priorities:' .. account.name), 0, -1)) do\n"
+        "  for _, priority in ipairs(redis.call('ZRANGE', call.prefix .. 'priorities:' .. account.name, 0, -1)) do\n"
         "    stages[",
         "  for _, priority in ipairs({}) do\n    stages[",
     ),
@@ -107,10 +107,10 @@ MUTANTS = [
     Mutant("priorities are served in any order", "return priority * PRIORITY_SPAN + order end", "return order end"),
     Mutant(
         "a priority that is opened is not noted",
-        "    redis.call('ZADD', (call.prefix .. 'priorities:' .. account.name), priority, priority)\n",
+        "    redis.call('ZADD', call.prefix .. 'priorities:' .. account.name, priority, priority)\n",
         "",
     ),
-    Mutant("options outlive their task", "  redis.call('HDEL', (call.prefix .. 'task_options'), id)\n", ""),
+    Mutant("options outlive their task", "  redis.call('HDEL', call.prefix .. 'task_options', id)\n", ""),
     Mutant(
         "a task expires a ms late",
         "expires_at <= call.sure then\n      leave",
@@ -316,19 +316,19 @@ MUTANTS = [
     ),
     Mutant(
         "ended leases stay in the set",
-        "  if #untimed > 0 then redis.call('ZREM', (call.prefix .. 'leases'), unpack(untimed)) end\n",
+        "  if #untimed > 0 then redis.call('ZREM', call.prefix .. 'leases', unpack(untimed)) end\n",
         "",
     ),
     Mutant(
         "leases are reaped early",
-        "'ZRANGE', (call.prefix .. name), '-inf', call.at,",
-        "'ZRANGE', (call.prefix .. name), '-inf', call.at + 1,",
+        "'ZRANGE', call.prefix .. name, '-inf', call.at,",
+        "'ZRANGE', call.prefix .. name, '-inf', call.at + 1,",
     ),
     Mutant("a tenant with more due tasks stays before the others", "has_more and call.now or redis", "redis"),
     Mutant(
         "a later start hides an earlier one",
-        "(call.prefix .. 'due'), 'LT', first, account.name)\n  accounts.count",
-        "(call.prefix .. 'due'), first, account.name)\n  accounts.count",
+        "call.prefix .. 'due', 'LT', first, account.name)\n  accounts.count",
+        "call.prefix .. 'due', first, account.name)\n  accounts.count",
     ),
     Mutant("replay keeps the closed window", "    reopen(call, id, record, header)\n", ""),
     Mutant(
@@ -344,7 +344,7 @@ MUTANTS = [
     ),
     Mutant(
         "whose letters are most is not counted",
-        "redis.call('ZADD', (call.prefix .. 'dead_counts'), accounts.count(call, account, 'dead', 1), account.name)\n",
+        "redis.call('ZADD', call.prefix .. 'dead_counts', accounts.count(call, account, 'dead', 1), account.name)\n",
         "accounts.count(call, account, 'dead', 1)\n",
     ),
     Mutant("an empty dead count is kept", "  if left > 0 then\n", "  if true then\n"),
@@ -377,11 +377,11 @@ MUTANTS = [
     ),
     Mutant(
         "a schedule's known id is enqueued again",
-        "  if redis.call('HEXISTS', (call.prefix .. 'tasks'), id) == 1 then return 'duplicate' end\n",
+        "  if redis.call('HEXISTS', call.prefix .. 'tasks', id) == 1 then return 'duplicate' end\n",
         "",
     ),
     Mutant("a paused schedule stays due", "schedule.paused == 1 and '+inf' or schedule.next_at", "schedule.next_at"),
-    Mutant("a schedule that is gone stays due", "  redis.call('ZREM', (call.prefix .. 'fires'), field)\n", ""),
+    Mutant("a schedule that is gone stays due", "  redis.call('ZREM', call.prefix .. 'fires', field)\n", ""),
     Mutant(
         "another task moves the time",
         "if schedule.timing ~= timing then schedule.timing",
@@ -426,7 +426,7 @@ MUTANTS = [
     ),
     Mutant(
         "a move does not see the slots that the call has changed",
-        "return changed and changed[slot] or redis.call('GETRANGE'",
+        "return changed and changed[slot]\n    or redis.call('GETRANGE'",
         "return redis.call('GETRANGE'",
     ),
     Mutant(
@@ -440,7 +440,7 @@ MUTANTS = [
     ),
     Mutant(
         "a sweep does not look for delayed tasks",
-        "    if first then redis.call('ZADD', (call.prefix .. 'due'), 'LT', first, account.name) end\n",
+        "    if first then redis.call('ZADD', call.prefix .. 'due', 'LT', first, account.name) end\n",
         "",
     ),
     Mutant(
@@ -497,7 +497,7 @@ MUTANTS = [
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
     Mutant(
         "an extended lease that ended stays in the set",
-        "    write('ZREM', (call.prefix .. 'extended'), call.ended)\n",
+        "    write('ZREM', call.prefix .. 'extended', call.ended)\n",
         "",
     ),
     Mutant(
@@ -544,7 +544,7 @@ MUTANTS = [
     ),
     Mutant(
         "a large payload outlives its dead letter",
-        "  if header.features >= IS_LARGE then redis.call('HDEL', (call.prefix .. 'payloads'), id) end\n",
+        "  if header.features >= IS_LARGE then redis.call('HDEL', call.prefix .. 'payloads', id) end\n",
         "",
     ),
     Mutant(
@@ -600,7 +600,7 @@ MUTANTS = [
         "  account.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1\n",
         "  account.loan = NO_LOAN\n",
     ),
-    Mutant("who has tasks running is among the idle", "  write('ZREM', (call.prefix .. 'idle'), others)\n", ""),
+    Mutant("who has tasks running is among the idle", "  write('ZREM', call.prefix .. 'idle', others)\n", ""),
     Mutant("the last slot is kept", "math.max(1, queue.slots - math", "math.max(0, queue.slots - math"),
     Mutant("loans count as ordinary leases", "return queue.leased - queue.loans >=", "return queue.leased >="),
     Mutant(
@@ -630,7 +630,7 @@ MUTANTS = [
         "    if may_borrow(call, account) then line[#line + 1] = account end\n",
         "",
     ),
-    Mutant("the idle stay when there is no reserve", "  redis.call('DEL', (call.prefix .. 'idle'))\n", ""),
+    Mutant("the idle stay when there is no reserve", "  redis.call('DEL', call.prefix .. 'idle')\n", ""),
     Mutant(
         "a change of share keeps the old times of the idle",
         "if queue.reserve ~= old_reserve or queue.reserve > 0 and queue.share ~= old_share then",
@@ -651,7 +651,7 @@ MUTANTS = [
     ),
     Mutant(
         "a priority without groups stays named",
-        "    redis.call('ZREM', (call.prefix .. 'priorities:' .. account.name), priority)\n",
+        "    redis.call('ZREM', call.prefix .. 'priorities:' .. account.name, priority)\n",
         "",
     ),
     Mutant(
