@@ -117,7 +117,8 @@ def _log_failure(task: Task, **how: Any) -> None:
 
 
 def _log_error(task: Task, error: BaseException) -> None:
-    _log_failure(task, exc_info=error.with_traceback(own_frames(error.__traceback__)))
+    frames = own_frames(error.__traceback__) or error.__traceback__  # of a fault of ours, all
+    _log_failure(task, exc_info=error.with_traceback(frames))
 
 
 async def perform(

@@ -111,6 +111,16 @@ def test_a_program_that_configures_no_logging_gets_warnings_on_standard_error_on
     assert "worker started" not in done.stderr
 
 
+@on_both
+async def test_a_failure_outside_of_the_handler_is_logged_with_all_frames(caplog: pytest.LogCaptureFixture) -> None:
+    async def later() -> None:
+        pass
+
+    handler = Handler(lambda _: later(), "emails")
+    await perform(handler, "emails", TASK, Threads(1), lambda *_: None, enqueue_nothing)
+    assert "in perform" in caplog.text
+
+
 def test_a_field_cannot_look_like_another_line_or_field() -> None:
     assert [shown(value) for value in (1, "a b", "a\nb", "", "x=1")] == ["1", "'a b'", "'a\\nb'", "''", "x=1"]
     with captured_logs() as lines:

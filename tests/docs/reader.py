@@ -12,6 +12,7 @@ As a program it reads one guide in namespaces of its own: `python -m tests.docs.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import json
 import os
@@ -33,6 +34,7 @@ from typing import NamedTuple
 from tests.processes import commands
 
 COMMAND_S, START_S, END_S, HANG_UP_S = 300.0, 60.0, 60.0, 5.0  # installing takes longest
+_READ_BYTES = 65_536
 MAX_OUTPUT = 4_000_000  # bytes that a terminal remembers
 ROWS, COLUMNS = 60, 130
 PROMPT = "\x01ready %s\x02"  # with the exit code
@@ -178,9 +180,10 @@ class Terminal:
 
     def _show(self) -> None:
         """Take all that comes, at all times: a program that writes to a terminal which nothing reads would stop."""
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode  # a character may come in two parts
         while data := _read_some(self._us):
             with self._came:
-                self._seen = (self._seen + data.decode("utf-8", "replace"))[-MAX_OUTPUT:]
+                self._seen = (self._seen + decode(data))[-MAX_OUTPUT:]
                 self._came.notify_all()
         with self._came:
             self._is_open = False
@@ -255,7 +258,7 @@ class Terminal:
 
 def _read_some(terminal: int) -> bytes:
     try:
-        return os.read(terminal, 65536)
+        return os.read(terminal, _READ_BYTES)
     except OSError:  # its last program has ended
         return b""
 

@@ -48,6 +48,11 @@ def test_a_section_ends_at_the_next_of_its_level() -> None:
         section_of(text, "nowhere")
 
 
+def test_a_character_may_come_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_READ_BYTES", 1)
+    read(tmp_path, "# Guide\n\n```sh\necho ┏━┓\n```\n\n```text\n┏━┓\n```\n")
+
+
 @pytest.mark.parametrize(
     ("shown", "is_there"),
     [

@@ -180,6 +180,28 @@ def fitting(claim: Claim) -> tuple[list[Lease], list[Lease]]:
 
 
 @define(eq=False)
+class DrainedNames:
+    """The names of workers that operators have drained, each until it has not asked for CALLER_S."""
+
+    _until: dict[tuple[Identity | None, str], float] = field(factory=dict, init=False)  # None: of any token
+
+    def add(self, identity: Identity | None, name: str) -> None:
+        """Remember a name; of too many the one that asked longest ago is forgotten."""
+        self._until.pop((identity, name), None)
+        while len(self._until) >= MAX_DRAINED:
+            del self._until[next(iter(self._until))]
+        self._until[identity, name] = trio.current_time() + CALLER_S
+
+    def asks(self, identity: Identity, name: str) -> bool:
+        """Note that a worker asks something; returns whether it is drained."""
+        now = trio.current_time()
+        is_drained = any(self._until.get((whose, name), now) > now for whose in (None, identity))
+        if is_drained:
+            self.add(identity, name)
+        return is_drained
+
+
+@define(eq=False)
 class Workers:
     """The workers that claim over HTTP at this server."""
 
@@ -187,32 +209,17 @@ class Workers:
     nursery: trio.Nursery
     _known: dict[tuple[Identity, str, str], HttpWorker] = field(factory=dict, init=False)
     _holders: dict[TaskKey, HttpWorker] = field(factory=dict, init=False)
-    _drained: dict[tuple[Identity | None, str], float] = field(factory=dict, init=False)  # until when; None: any token
+    _drained: DrainedNames = field(factory=DrainedNames, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.app.worker_registry.on_drain = lambda name: self._remember(None, name)
-
-    def _remember(self, identity: Identity | None, name: str) -> None:
-        """Remember that a name is drained; of too many the one that asked longest ago is forgotten."""
-        self._drained.pop((identity, name), None)
-        while len(self._drained) >= MAX_DRAINED:
-            del self._drained[next(iter(self._drained))]
-        self._drained[identity, name] = trio.current_time() + CALLER_S
-
-    def _is_drained(self, identity: Identity, name: str) -> bool:
-        """True if a worker that asks is drained: from the order on, while it does not rest for CALLER_S."""
-        now = trio.current_time()
-        is_drained = any(self._drained.get((whose, name), now) > now for whose in (None, identity))
-        if is_drained:
-            self._remember(identity, name)
-        return is_drained
+        self.app.worker_registry.on_drain = lambda name: self._drained.add(None, name)
 
     async def find(self, caller: HttpConnection, name: str, queue: str, *, claims: bool = False) -> HttpWorker:
         """Return a worker that is attached to a queue; `claims`: it is to get tasks. Raises: as `attach`, Draining."""
-        if self._is_drained(caller.identity, name) and claims:
+        if self._drained.asks(caller.identity, name) and claims:
             raise Draining(_DRAINED)
         worker = await self._attached(caller, name, queue)
-        if claims and self._is_drained(caller.identity, name):  # meanwhile
+        if claims and self._drained.asks(caller.identity, name):  # meanwhile
             raise Draining(_DRAINED)
         return worker
 
