@@ -690,7 +690,7 @@ def test_long_links_go_in_several_frames(end: WorkerEnd) -> None:
     count = 0
     for _ in range(5):
         for message in end.session.outgoing(end.now):
-            assert len(message) <= end.session.limits.message_bytes
+            assert len(message) <= end.session.enqueues.limits.message_bytes
             frame = json.loads(str(message))
             count += len(frame["settlements"])
             end.stored(frame)
