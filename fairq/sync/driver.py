@@ -328,7 +328,7 @@ class Driver:
                 self._lose(now)
             except FairqError as error:
                 self._fail(error, now)
-        if now >= self.session.deadline():
+        if now >= self._sleeps_until:  # what came up since is seen by the next look
             self.session.expire(now)
             if self.session.is_timed_out and self._transport:
                 self._say(log.warning, "the server is silent; connecting again", url=self._transport.target.url)
