@@ -39,7 +39,7 @@ _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 @define(eq=False)
 class Transport:
-    """One open websocket. One task receives at a time; any may send.
+    """One open websocket. One task receives at a time; any may `flush`.
 
     `source()` hands out the messages to send, whenever there is room for them.
     """
@@ -88,13 +88,6 @@ class Transport:
                 self.websocket.send(message)
             self._rest += self.websocket.outgoing()
             self.unsent_bytes = len(self._rest)
-
-    async def send(self, message: Message) -> None:
-        """Send one message. Raises: Disconnected, also if a piece takes too long."""
-        self.websocket.send(message)
-        await self.flush()
-        if self.websocket.is_over:
-            raise self._disconnected()
 
     async def receive(self) -> Message:
         """Wait for the next message. Cancelled: no message is lost. Raises: Disconnected."""

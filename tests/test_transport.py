@@ -12,6 +12,7 @@ from fairq import transport as module
 from fairq.transport import PIECE_BYTES, SEND_S, SPARE_FRAMES, Transport
 from fairq.wire.endings import Disconnected
 from fairq.wire.websocket import WebSocket
+from tests.sending import send_message
 
 LIMIT = 1 << 22
 
@@ -51,7 +52,7 @@ async def test_a_long_text_may_take_its_time_as_long_as_it_moves(
     sent = "x" * (20 * PIECE_BYTES)
     frames: list[Frame] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ours.send, sent)
+        nursery.start_soon(send_message, ours, sent)
         while not frames:
             await trio.sleep(SEND_S - 0.1)
             frames = await client.receive(PIECE_BYTES)
@@ -67,10 +68,10 @@ async def test_a_peer_that_reads_nothing_for_a_while_is_left(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.receive, PIECE_BYTES)
         with pytest.raises(Disconnected, match="too slowly"):
-            await ours.send("x" * (3 * PIECE_BYTES))
+            await send_message(ours, "x" * (3 * PIECE_BYTES))
     assert trio.current_time() == pytest.approx(began + SEND_S)
     with pytest.raises(Disconnected):
-        await ours.send("and no half of a frame is followed by another")
+        await send_message(ours, "and no half of a frame is followed by another")
     with pytest.raises(Disconnected):
         await ours.receive()
 
@@ -81,7 +82,7 @@ async def test_texts_and_answers_to_pings_do_not_mix(ends: tuple[Transport, Clie
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             for letter in "abc":
-                nursery.start_soon(ours.send, letter * (2 * PIECE_BYTES))
+                nursery.start_soon(send_message, ours, letter * (2 * PIECE_BYTES))
             nursery.start_soon(ours.receive)
             await client.send(Frame(Opcode.PING, b"?"), text("done"))
             while len(received) < 4:
@@ -183,8 +184,8 @@ async def test_a_cancelled_send_is_the_connections_end(ends: tuple[Transport, Cl
     ours, client = ends
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ours.send, "x" * (2 * PIECE_BYTES))
+            nursery.start_soon(send_message, ours, "x" * (2 * PIECE_BYTES))
             await client.receive(1_000)
             nursery.cancel_scope.cancel()
         with pytest.raises(Disconnected):
-            await ours.send("more")
+            await send_message(ours, "more")

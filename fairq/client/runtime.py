@@ -168,7 +168,7 @@ def _trio_runtime() -> Runtime:
         name="trio",
         loop=token,
         current_loop=trio.lowlevel.current_trio_token,
-        current_time=trio.current_time,
+        current_time=trio.lowlevel.current_clock().current_time,
         checkpoint=trio.lowlevel.checkpoint,
         make_event=trio.Event,
         make_wakeup=trio.Event,

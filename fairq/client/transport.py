@@ -35,7 +35,7 @@ BROKEN = (OSError, anyio.ClosedResourceError)
 
 @define(eq=False)
 class Transport:
-    """One open websocket of a client. One task receives at a time; any may send.
+    """One open websocket of a client. One task receives at a time; any may `flush`.
 
     `source(now)` hands out the messages to send, whenever there is room for them.
     """
@@ -85,13 +85,6 @@ class Transport:
             for message in self.source(self.runtime.current_time()):
                 self.websocket.send(message)
             self._unsent += self.channel.outgoing()
-
-    async def send(self, message: Message) -> None:
-        """Send one message. Raises: Disconnected, also if a piece takes too long."""
-        self.websocket.send(message)
-        await self.flush()
-        if self.websocket.is_over:
-            raise self._disconnected()
 
     async def receive(self) -> Message:
         """Wait for the next message. Cancelled: no message is lost. Raises: Disconnected, and what `take` does."""

@@ -300,7 +300,7 @@ class Working:
     async def _enqueue(self, queue: str, task: PushedTask, target: str, new: NewTask) -> str:
         """Store a task that a handler enqueues; returns the outcome."""
         session = self.driver.session
-        check_payload_size(len(new.payload), session.limits.payload_bytes)
+        check_payload_size(len(new.payload), session.enqueues.limits.payload_bytes)
         lease = HeldLease(queue, task.id, task.lease)
         call = session.enqueue(target, [new], self.runtime.current_time() + _ASK_S, lease)
         (outcome,) = await self.driver.wait(call)

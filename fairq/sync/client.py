@@ -15,7 +15,7 @@ from attrs import define, field
 from fairq.client import batch, client, dead_letters, events, tasks
 from fairq.client.requests import DEFAULT_TIMEOUT
 from fairq.errors import TenantsRefused
-from fairq.sync.blocking import P, R, Same, W, call, call_for, driver_to, make, steps
+from fairq.sync.blocking import P, R, Same, W, call, call_for, driver_to, finish, make, steps
 
 if TYPE_CHECKING:
     import ssl
@@ -59,12 +59,11 @@ def enqueues(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
     kind: Callable[[Any], EnqueuedTask] = EnqueuedTask,
 ) -> Callable[Concatenate[Any, P], W]:
-    """Make a method that blocks; of the tasks that an error says were taken it makes objects of this kind."""
-    blocking = call_for(wrap, method)
+    """Make a method as `call_for` does; of the tasks that an error says were taken it makes objects of this kind."""
 
     def enqueuing(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> W:
         try:
-            return blocking(self, *args, **kwargs)
+            return wrap(finish(method(self._inner, *args, **kwargs)))
         except TenantsRefused as error:
             error.taken = [task and kind(task) for task in error.taken]
             raise

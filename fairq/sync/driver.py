@@ -54,13 +54,11 @@ _LONGEST_S = 3_600.0
 _KEPT_S = TIMEOUT_S - HEARTBEAT_S  # after which the server may have given up on an idle connection
 
 
-@define(eq=False)
 class _Place:
     """A thread that waits for a call: asleep until the call is done, or until it is to lead."""
 
-    _lock: threading.Lock = field(factory=threading.Lock, init=False)
-
-    def __attrs_post_init__(self) -> None:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._lock.acquire()
 
     def wake(self) -> None:
@@ -322,7 +320,7 @@ class Driver:
                     self.session.connected(now)
                 for message in messages:
                     self.session.receive(message, now)
-                if transport.channel and transport.channel.has_progressed():
+                if not messages and transport.channel and transport.channel.has_progressed():
                     self.session.heard(now)
                 transport.flush(now)
             except (Disconnected, BadFrame) as error:
@@ -330,7 +328,7 @@ class Driver:
                 self._lose(now)
             except FairqError as error:
                 self._fail(error, now)
-        if now >= self.session.deadline():
+        if now >= self._sleeps_until:  # what came up since is seen by the next look
             self.session.expire(now)
             if self.session.is_timed_out and self._transport:
                 self._say(log.warning, "the server is silent; connecting again", url=self._transport.target.url)

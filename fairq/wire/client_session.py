@@ -134,11 +134,6 @@ class ClientSession(Session):
             exchange.lost()
 
     @property
-    def limits(self) -> Limits:
-        """What the server takes in a frame."""
-        return self.enqueues.limits
-
-    @property
     def max_reconnect_s(self) -> float:
         """The longest wait before it connects again."""
         return RECONNECT_CAP_S
@@ -271,27 +266,26 @@ class ClientSession(Session):
                 return key not in self.under_way and self.under_way.get(None, 0) < MAX_APART
         return self.under_way.get(kind, 0) < window
 
-    def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange) -> None:
-        """Send a frame that expects an answer. Raises: TooLarge, and sends nothing, if the server would refuse it."""
-        ref = self._number()
-        message, limit = to_message({"type": kind, "ref": ref, **body}), self.enqueues.limits.message_bytes
-        if size_of(message, limit) > limit:
-            raise TooLarge(f"the {kind} request is too large: a message has at most {limit} bytes")
-        check_cost(message if isinstance(message, str) else split(message)[0])
+    def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange, now: float) -> None:
+        """Send a frame that expects an answer; if the server would refuse it, the exchange is told so instead."""
+        ref, limit = self._number(), self.enqueues.limits.message_bytes
+        try:
+            message = to_message({"type": kind, "ref": ref, **body})
+            if size_of(message, limit) > limit:
+                raise TooLarge(f"the {kind} request is too large: a message has at most {limit} bytes")
+            check_cost(message if isinstance(message, str) else split(message)[0])
+        except TooLarge as error:
+            exchange.unsent(error, now)
+            return
+        except (TypeError, ValueError) as error:  # what one caller gives must end no other's call
+            exchange.refused(BadRequest(f"the {kind} request is not JSON: {error}"), now)
+            return
         is_apart = self.pauses.has_any and exchange.has_window and self.pauses.refusals(exchange.key) > 0
         places: Sequence[_Place] = (exchange.key, None) if is_apart else (type(exchange),)
         self._under_way[ref] = exchange, places
         for place in places:
             self.under_way[place] = self.under_way.get(place, 0) + 1
         self.put(message)
-
-    def _try(self, kind: str, body: Mapping[str, Any], exchange: Exchange, now: float) -> None:
-        try:
-            self.start(kind, body, exchange)
-        except TooLarge as error:
-            exchange.unsent(error, now)
-        except (TypeError, ValueError) as error:  # what one caller gives must end no other's call
-            exchange.refused(BadRequest(f"the {kind} request is not JSON: {error}"), now)
 
     @property
     def has_outgoing(self) -> bool:
@@ -320,11 +314,11 @@ class ClientSession(Session):
                 self.put_off(exchange, until)
             elif not exchange.call.is_done:
                 exchange.call.under_way += 1
-                self._try(exchange.kind, exchange.body, exchange, now)
+                self.start(exchange.kind, exchange.body, exchange, now)
         if self.waits.lines:
-            self.waits.gather(now, lambda body, exchange: self._try("wait_tasks", body, exchange, now))
+            self.waits.gather(now, lambda body, exchange: self.start("wait_tasks", body, exchange, now))
         if self.enqueues.lines:
-            self.enqueues.gather(self._next_lines, self._try, now)
+            self.enqueues.gather(self._next_lines, self.start, now)
 
     def _next_lines(self) -> Key | None:
         """Return which tasks are next; a server that drains still serves the handlers whose leases it knows."""

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 
 from fairq.errors import FairqError, Retryable, TooLarge
-from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
+from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES
 from fairq.model.tasks import NO_OPTIONS, OPTIONS, NewTask
 from fairq.wire.beside import payload_field
 from fairq.wire.calls import Call, Exchange, outcomes_of, refusals_of
@@ -243,10 +243,11 @@ class Enqueues:
 
 def encode_task(task: NewTask) -> dict[str, Any]:
     """Write a task as it stands in a frame."""
+    tenant, _, id = task.id.rpartition("/")
     name, payload = payload_field(task.payload)
-    body: dict[str, Any] = {"id": task.id, name: payload}
-    if tenant := owner_of(task.id):
-        body = {"id": bare_id(task.id), "tenant": tenant, name: payload}
+    body: dict[str, Any] = {"id": id, name: payload}
+    if tenant:
+        body["tenant"] = tenant
     if task[2:] != NO_OPTIONS:
         given = zip(OPTIONS.items(), task[2:], strict=True)
         body.update((name, value) for (name, default), value in given if value != default)

@@ -41,10 +41,12 @@ def find_frame(held: bytearray, at: int, max_bytes: int, *, is_masked: bool) -> 
     return begin, begin + size if len(held) >= begin + size else NOT_YET
 
 
-def payload_at(held: bytearray, begin: int, end: int, *, is_masked: bool) -> bytes | bytearray:
-    """Read the payload at a place, without its mask."""
-    payload = held[begin:end]
-    return apply_mask(payload, held[begin - _MASK_BYTES : begin]) if is_masked else payload
+def read_message(held: bytearray, at: int, begin: int, end: int, *, is_masked: bool) -> Message:
+    """Read the message of the frame at a place, whose payload has these bounds. Raises: UnicodeDecodeError."""
+    payload: bytes | bytearray = held[begin:end]
+    if is_masked:
+        payload = apply_mask(payload, held[begin - _MASK_BYTES : begin])
+    return payload.decode() if held[at] == TEXT else bytes(payload)
 
 
 def write_frame(message: Message, *, is_masked: bool) -> tuple[bytes, bytes]:

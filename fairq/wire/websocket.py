@@ -21,7 +21,7 @@ from websockets.uri import parse_uri
 
 from fairq.wire.beside import Message
 from fairq.wire.endings import Refused
-from fairq.wire.plain_frames import BINARY, BROKEN, NOT_YET, TEXT, find_frame, payload_at, write_frame
+from fairq.wire.plain_frames import BINARY, BROKEN, NOT_YET, TEXT, find_frame, read_message, write_frame
 from fairq.wire.terms import MAX_SERVER_MESSAGE_BYTES, SUBPROTOCOL
 
 MAX_FRAGMENTS = 1_024  # of one message
@@ -96,20 +96,16 @@ class WebSocket:
             elif end == NOT_YET:
                 break
             if held[at] in (TEXT, BINARY) and not self._is_amid_message and not self._is_broken:
-                self._take_whole(held[at], payload_at(held, begin, end, is_masked=is_masked), messages)
+                try:
+                    messages.append(read_message(held, at, begin, end, is_masked=is_masked))
+                except UnicodeDecodeError:
+                    self.fail(CloseCode.INVALID_DATA, _NOT_UTF8)
             else:
                 self.protocol.receive_data(held[at:end])
                 self._take_events(messages)
             at = end
         del held[:at]
         return messages
-
-    def _take_whole(self, first: int, payload: bytes | bytearray, messages: list[Message]) -> None:
-        """Append the message of one frame."""
-        try:
-            messages.append(payload.decode() if first == TEXT else bytes(payload))
-        except UnicodeDecodeError:
-            self.fail(CloseCode.INVALID_DATA, _NOT_UTF8)
 
     def _take_events(self, messages: list[Message]) -> None:
         """Take what the library has read; append to `messages` those that are complete."""

@@ -248,12 +248,12 @@ class WorkerSession(ClientSession):
             return
         if self.credit != self.told_credit and _CreditExchange not in self.under_way:
             self.told_credit = self.credit
-            self.start("credit", {"credit": self.credit}, _CreditExchange(self))
+            self.start("credit", {"credit": self.credit}, _CreditExchange(self), now)
         for queue, waiting in self.settlements.items():
             while waiting and self._may_settle(queue):
-                batch = take_settlements(queue, waiting, self.alone, self.limits)
+                batch = take_settlements(queue, waiting, self.alone, self.enqueues.limits)
                 body = {"queue": queue, "settlements": [encode_settlement(each) for each in batch]}
-                self.start("settle", body, SettleExchange(self, queue, batch))
+                self.start("settle", body, SettleExchange(self, queue, batch), now)
         if self.reports and now >= self.report_at:
             self._tell_progress(now)
         super().gather(now)
@@ -268,7 +268,7 @@ class WorkerSession(ClientSession):
                     {"id": each.id, "lease": each.lease, "fraction": each.fraction, "text": sendable(each.text)}
                     for each in held[start : start + most]
                 ]
-                self.start("progress", {"queue": queue, "reports": body}, Exchange())
+                self.start("progress", {"queue": queue, "reports": body}, Exchange(), now)
         self.reports.clear()
 
     def _attach(self, now: float) -> None:
@@ -278,7 +278,8 @@ class WorkerSession(ClientSession):
         end of the old connection, which may come first, takes an attempt.
         """
         self.must_attach, self.told_credit = False, self.credit
-        most = min(self.limits.batch, (self.limits.message_bytes - FRAME_BYTES) // LEASE_BYTES - len(self.queues))
+        limits = self.enqueues.limits
+        most = min(limits.batch, (limits.message_bytes - FRAME_BYTES) // LEASE_BYTES - len(self.queues))
         leases = [HeldLease(queue, id, number) for queue, line in self.held.items() for id, (number, _) in line.items()]
         leases += [HeldLease(queue, each.id, each.lease) for queue, line in self.settlements.items() for each in line]
         body: dict[str, Any] = {
@@ -291,11 +292,11 @@ class WorkerSession(ClientSession):
             body["prefetch"] = self.credit - self.most_begun
         if self.started_at_ms:
             body["started_at_ms"] = self.started_at_ms
-        self.start("attach", body, _AttachExchange(self, leases[:most], now))
+        self.start("attach", body, _AttachExchange(self, leases[:most], now), now)
 
     def _most(self, size: int) -> int:
         """Return how many items of this size (bytes) fit in a frame."""
-        return min(self.limits.batch, (self.limits.message_bytes - FRAME_BYTES) // size)
+        return min(self.enqueues.limits.batch, (self.enqueues.limits.message_bytes - FRAME_BYTES) // size)
 
     def deadline(self) -> float:
         """Return when `expire` or `outgoing` has something to do."""
@@ -340,4 +341,4 @@ class WorkerSession(ClientSession):
                 terms = held[each.id][1]
                 terms.renew_at = now + min(_RETRY_RENEWAL_S, terms.lease_s / 10)
             renewals = [{"action": "extend", "id": each.id, "lease": each.lease} for each in batch]
-            self.start("settle", {"queue": queue, "settlements": renewals}, _ExtendExchange(self, batch, now))
+            self.start("settle", {"queue": queue, "settlements": renewals}, _ExtendExchange(self, batch, now), now)

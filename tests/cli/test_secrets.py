@@ -16,6 +16,7 @@ from fairq.webhook.signature import write_secret
 from fairq.wire.terms import Role
 from tests import stores
 from tests.cli.test_webhook import receiving
+from tests.sending import send_message
 from tests.server.harness import raw
 from tests.webhook.receiver import Reply, Request, reply
 
@@ -92,7 +93,7 @@ async def say_nonsense(url: str, token: str) -> None:
                     for wrong in ({"queue": "No"}, {"queue": "emails"}, {"queue": "emails", PAYLOAD: 1}):
                         with pytest.raises(Exception, match="bad_request"):
                             await client.ask("enqueue", tasks=[of], **wrong)
-            await client.transport.send(f'{{"type": "{PAYLOAD}", "ref": 99}}'.encode())
+            await send_message(client.transport, f'{{"type": "{PAYLOAD}", "ref": 99}}'.encode())
             await client.receive()
 
 

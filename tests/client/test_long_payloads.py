@@ -7,6 +7,7 @@ import orjson
 import fairq
 from fairq.server.run import Served
 from fairq.store.keys import queue_prefix
+from tests.sending import send_message
 from tests.server.harness import OPERATOR, raw, tenant
 
 from .harness import wait_state, worker_of, working
@@ -25,7 +26,7 @@ async def test_what_is_no_json_is_rejected_by_the_worker_and_spoils_nothing(serv
     async with raw(served, tenant("ada")) as enemy, raw(served, OPERATOR) as operator:
         tasks = [{"id": "bad", "payload_bytes": len(rubbish)}]
         frame = {"type": "enqueue", "ref": 1, "queue": "emails", "tasks": tasks}
-        await enemy.transport.send(orjson.dumps(frame) + b"\n" + rubbish)
+        await send_message(enemy.transport, orjson.dumps(frame) + b"\n" + rubbish)
         assert (await enemy.receive())["body"]["outcomes"] == ["ok"]
         fine = await ada.enqueue("emails", "fine")
         assert [each.payload for each in await ada.peek("emails")] == [rubbish.decode(), "fine"]

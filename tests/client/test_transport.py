@@ -21,6 +21,7 @@ from fairq.groups import ungrouped
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
 from fairq.wire.websocket import WebSocket
+from tests.sending import send_message
 
 from .runtimes import on_both, wait_until
 
@@ -76,9 +77,9 @@ async def test_a_peer_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "SEND_S", 0.05)
     with open_ends() as (transport, _):
         with pytest.raises(Disconnected, match="too slowly"):
-            await transport.send("x" * (4 << 20))
+            await send_message(transport, "x" * (4 << 20))
         with pytest.raises(Disconnected):
-            await transport.send("and no half of a frame is followed by another")
+            await send_message(transport, "and no half of a frame is followed by another")
         with pytest.raises(Disconnected):
             await transport.receive()
 
@@ -87,11 +88,11 @@ async def test_a_peer_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch
 async def test_a_cancelled_send_is_the_connections_end() -> None:
     with open_ends() as (transport, peer):
         async with anyio.create_task_group() as group:
-            group.start_soon(transport.send, "x" * (4 << 20))
+            group.start_soon(send_message, transport, "x" * (4 << 20))
             await anyio.wait_readable(peer.socket)
             group.cancel_scope.cancel()
         with pytest.raises(Disconnected):
-            await transport.send("more")
+            await send_message(transport, "more")
 
 
 @on_both
@@ -179,7 +180,7 @@ async def test_the_end_is_told_with_its_code() -> None:
         with pytest.raises(Disconnected, match="lost"):
             await transport.receive()
         with pytest.raises(Disconnected, match="lost"):
-            await transport.send("x" * (4 << 20))
+            await send_message(transport, "x" * (4 << 20))
 
 
 @on_both
@@ -200,7 +201,7 @@ async def test_a_closed_socket_wakes_those_that_wait_for_it() -> None:
 
         async def wait(name: str) -> None:
             with pytest.raises(Disconnected):
-                await (transport.receive() if name == "receive" else transport.send("x" * (4 << 20)))
+                await (transport.receive() if name == "receive" else send_message(transport, "x" * (4 << 20)))
             ended.append(name)
 
         async with anyio.create_task_group() as group:

@@ -21,6 +21,7 @@ from fairq.tokens import hash_token, make_token
 from fairq.wire.endings import Disconnected
 from fairq.wire.terms import Role
 from tests.frames import read_frame, write_frame
+from tests.sending import send_message
 
 WORKER, OPERATOR, PRODUCER, VIEWER = "dev-worker", "dev-operator", "dev-producer", "dev-viewer"
 
@@ -79,7 +80,7 @@ class Raw:
     ref: int = 0
 
     async def send(self, type: str, **body: Any) -> None:
-        await self.transport.send(write_frame({"type": type, **body}))
+        await send_message(self.transport, write_frame({"type": type, **body}))
 
     async def receive(self) -> dict[str, Any]:
         """Wait for a frame other than a ping."""

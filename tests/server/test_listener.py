@@ -18,6 +18,7 @@ from fairq.server.net.auth import Auth, Identity
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
 from fairq.wire.endings import Disconnected
+from tests.sending import send_message
 from tests.server.web.http.harness import read_all, read_until
 from tests.store.waiting import wait_until
 
@@ -156,7 +157,7 @@ async def test_an_origin_that_was_allowed_may_connect(server_store: str) -> None
 
 async def test_a_binary_message_is_an_error_and_the_connection_lives(worker: Raw) -> None:
     worker.transport.websocket.send(b'{"type":"ping"}')
-    await worker.transport.send("{}")
+    await send_message(worker.transport, "{}")
     answer = await worker.receive()
     assert (answer["type"], answer["code"]) == ("error", "bad_frame")
     await worker.attach("q")
@@ -171,7 +172,7 @@ async def test_an_oversized_message_is_closed_with_1009_and_its_socket_freed(ser
         for _ in range(2):
             async with raw(served, WORKER) as worker:
                 with suppress(Disconnected):
-                    await worker.transport.send("x" * 70_000)
+                    await send_message(worker.transport, "x" * 70_000)
                 assert (await worker.closed())[0] == 1009
                 await wait_until(lambda: not served.app.connections)
         await wait_until(lambda: open_fds() <= fds and tasks_living() <= tasks)

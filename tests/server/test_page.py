@@ -14,6 +14,7 @@ from fairq.server.run import Served
 from fairq.server.verbs import table
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS
+from tests.sending import send_message
 from tests.test_documents import PROTOCOL
 
 from .harness import WORKER, Raw, raw, tenant, url_of
@@ -59,7 +60,7 @@ IN_ORDER: list[tuple[dict[str, Any], str]] = [
 
 async def test_refusals_come_in_the_order_of_the_page(ada: Raw) -> None:
     for body, code in IN_ORDER:
-        await ada.transport.send(json.dumps({"ref": 1, **body}))
+        await send_message(ada.transport, json.dumps({"ref": 1, **body}))
         frame = await ada.receive()
         assert (frame["code"], frame.get("ref")) == (code, None if code == "bad_frame" else 1), body
 

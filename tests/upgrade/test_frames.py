@@ -21,6 +21,7 @@ from fairq.wire.decode import decode_server, structure
 from fairq.wire.frames import SERVER_FRAMES
 from fairq.wire.verbs import VERBS
 from tests.frames import read_frame
+from tests.sending import send_message
 from tests.server.conftest import no_polls, server_store
 from tests.server.harness import OPERATOR, PRODUCER, VIEWER, WORKER, Raw, raw, running, tenant
 from tests.server.test_schemas import faults
@@ -149,7 +150,7 @@ class Replay:
         await self._send(number, frame, feed + beside)
 
     async def _send(self, number: int, frame: dict[str, Any], beside: str) -> None:
-        await self.connections[number].transport.send(message_of(orjson.dumps(frame).decode() + beside))
+        await send_message(self.connections[number].transport, message_of(orjson.dumps(frame).decode() + beside))
 
     async def _hear(self, number: int, recorded: dict[str, Any]) -> None:
         kind = recorded["type"]

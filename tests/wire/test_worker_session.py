@@ -355,6 +355,16 @@ def test_an_attach_refused_for_now_is_sent_again() -> None:
     assert end.only()["type"] == "attach"
 
 
+def test_a_settlement_that_cannot_be_written_keeps_no_other_from_leaving(end: WorkerEnd) -> None:
+    end.push("a", "b")
+    end.session.settle("q", Settlement("nack", "a", 1, object()))  # type: ignore[arg-type]
+    end.ack("b")
+    assert [ids(frame) for frame in end.frames("settle")] == [["b"]]
+    [(lease, error)] = end.session.dropped_settlements
+    assert (lease, error.code) == (HeldLease("q", "a", 1), "bad_request")
+    assert end.session.unsettled == 1
+
+
 def test_what_is_refused_for_good_ends_the_worker() -> None:
     for verb in ["attach", "settle", "credit"]:
         with case(verb):
@@ -691,7 +701,7 @@ def test_long_links_go_in_several_frames(end: WorkerEnd) -> None:
     count = 0
     for _ in range(5):
         for message in end.session.outgoing(end.now):
-            assert len(message) <= end.session.limits.message_bytes
+            assert len(message) <= end.session.enqueues.limits.message_bytes
             frame = json.loads(str(message))
             count += len(frame["settlements"])
             end.stored(frame)

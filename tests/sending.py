@@ -1,0 +1,17 @@
+"""Sending one message over a connection that has no session."""
+
+from __future__ import annotations
+
+from fairq import transport as of_server
+from fairq.client import transport as of_client
+from fairq.wire.beside import Message
+from fairq.wire.endings import Disconnected
+
+
+async def send_message(transport: of_client.Transport | of_server.Transport, message: Message) -> None:
+    """Send a message. Raises: Disconnected, also if a piece takes too long."""
+    transport.websocket.send(message)
+    await transport.flush()
+    if transport.websocket.is_over:
+        code, reason = transport.websocket.end
+        raise Disconnected(reason, code)
