@@ -267,6 +267,7 @@ class Dispatcher:
         if claim.tick_in_ms is not None:
             self.ticker.tick_within(self.queue, claim.tick_in_ms)
         if claim.leases:
+            self.store.claimed(self.queue, claim)
             self.ticker.tick_within(self.queue, claim.lease_ms)
             _warn_of_endless(self.queue, claim.leases)
         if self.claiming.is_empty and self._emptied:
