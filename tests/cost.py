@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from typing import Any
 import trio
 import trio.lowlevel
 from attrs import astuple, define, field
+
+_WAITS = frozenset({"epoll.poll", "kqueue.control"})
 
 
 @define(eq=False)
@@ -84,3 +87,24 @@ class Rounds:
     def cheapest(self) -> Cost:
         """Return what one job costs."""
         return Cost(*map(min, zip(*self._rounds, strict=True)))
+
+
+@contextmanager
+def counting_to_writes() -> Iterator[list[int]]:
+    """Collect how many functions this thread calls from each end of a wait for I/O to the writes that follow it."""
+    found, calls, profiler = list[int](), 0, sys.getprofile()
+
+    def note(_frame: object, event: str, arg: Any) -> None:
+        nonlocal calls
+        if event == "call":
+            calls += 1
+        elif event == "c_call" and arg is os.write:
+            found.append(calls)
+        elif event == "c_return" and getattr(arg, "__qualname__", "") in _WAITS:
+            calls = 0
+
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(profiler)

@@ -113,7 +113,8 @@ class Connection:
         None if the store refuses this part, or the whole: then the other caller has got the error.
         Raises: Unavailable (it was not sent), OutcomeUnknown (it was).
         """
-        first, second = self._pending[-1], Wait(turn_time())
+        first = self._pending[-1]
+        second = Wait(first.since)
         self._out[-1], self._last = pack(command), command
         self._pending[-1] = _Two(first.since, first=first, second=second)
         reply = await second

@@ -104,11 +104,13 @@ class TaskCalls(Calls):
             reply = await self._call("claim", queue, *args)
         now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
-        intervals, leases = unpack_blocked_intervals(blocked), unpack_leases(reply)
-        if leases:
-            self.attempts.claimed(queue, now_ms, lease_ms, leases)
-            self.counts.claimed(queue, now_ms, leases)
-        return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms)
+        intervals = unpack_blocked_intervals(blocked)
+        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, intervals, run_timeout_ms)
+
+    def claimed(self, queue: str, claim: Claim) -> None:
+        """Note the attempts that a claim begins, and count them."""
+        self.attempts.claimed(queue, claim.now_ms, claim.lease_ms, claim.leases)
+        self.counts.claimed(queue, claim.now_ms, claim.leases)
 
     async def _claim_with_last(self, queue: str, *args: str | int) -> Any:
         """Claim in one call with the last one, a covered enqueue that has not been sent.

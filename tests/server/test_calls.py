@@ -11,7 +11,7 @@ import redis
 import trio
 
 from fairq.server.run import Served
-from tests.cost import Cost, Rounds, counting
+from tests.cost import Cost, Rounds, counting, counting_to_writes
 
 from .harness import PRODUCER, WORKER, raw, tenant, url_of
 
@@ -112,6 +112,24 @@ async def test_a_task_of_a_full_frame_costs_few_calls_and_instructions(served: S
     assert cost.tasks == 0
     assert cost.steps / FRAME <= 0.2
     assert cost.instructions / FRAME <= 670
+
+
+async def test_few_calls_stand_before_an_idle_workers_task_is_stored_and_pushed(served: Served) -> None:
+    """Each process sleeps until then, so that each call is one of code that no cache has."""
+
+    async def measure() -> list[list[int]]:
+        async with working(url_of(served)) as do_one:
+            rounds = []
+            for _ in range(40):
+                found.clear()
+                await do_one()
+                rounds.append(found[:2])
+            return rounds
+
+    with counting_to_writes() as found:
+        stored, pushed = map(min, zip(*await trio.to_thread.run_sync(trio.run, measure), strict=True))
+    assert stored <= 195
+    assert pushed <= 69
 
 
 async def test_a_task_that_a_worker_waits_for_takes_two_calls_of_the_store(

@@ -15,7 +15,7 @@ def waiting(*, is_empty: bool = False) -> Claiming:
     """A queue whose last claim came back in no time, at 0 s."""
     claiming = Claiming()
     claiming.sent()
-    claiming.answered(is_empty, 0.0, 0.0)
+    claiming.answered(is_empty, 0.0)
     claiming.step(0, OFFERED, 0.0)
     return claiming
 
@@ -32,8 +32,9 @@ def test_the_first_claim_leaves_at_once_and_the_next_at_its_pace_or_with_half_of
 @pytest.mark.parametrize(("took_s", "pace_s"), [(0.0, PACE_S), (0.02, 0.02), (3.0, MAX_PACE_S)])
 def test_the_pace_is_what_the_last_claim_took(took_s: float, pace_s: float) -> None:
     claiming = Claiming()
+    claiming.step(1, OFFERED, 10.0)
     claiming.sent()
-    claiming.answered(False, 10.0, 10.0 + took_s)
+    claiming.answered(False, 10.0 + took_s)
     assert claiming.step(1, OFFERED, 10.0 + took_s) == (Step.SLEEP, 10.0 + took_s + pace_s)
 
 
@@ -49,7 +50,7 @@ def test_a_notification_during_a_claim_that_finds_nothing_is_not_lost() -> None:
     claiming = waiting()
     claiming.sent()
     claiming.notify()
-    claiming.answered(True, 0.0, 0.0)
+    claiming.answered(True, 0.0)
     assert not claiming.is_empty
 
 
@@ -87,7 +88,7 @@ def test_a_claim_with_a_promise_keeps_it() -> None:
     assert claiming.step(2, OFFERED, PACE_S)[0] is Step.CLAIM
     claiming.sent()
     assert claiming.covered == 0
-    claiming.answered(False, PACE_S, PACE_S)
+    claiming.answered(False, PACE_S)
     assert claiming.step(0, OFFERED, 1.0)[0] is Step.SLEEP, "nothing is promised any more"
 
 
@@ -97,7 +98,7 @@ def test_in_doubt_the_same_claim_leaves_again_whatever_is_free_but_not_at_the_en
     claiming.lost()
     assert claiming.step(0, OFFERED, 0.0) == (Step.CLAIM, 0.0)
     assert claiming.sent()
-    claiming.answered(True, 0.0, 0.0)
+    claiming.answered(True, 0.0)
     assert not claiming.is_empty, "it may repeat the tasks of the lost claim, and there may be more"
     claiming.sent()
     claiming.lost()
@@ -127,15 +128,15 @@ def test_who_was_called_first_passes_on_if_there_may_be_more() -> None:
     claiming = waiting()
     assert claiming.claim_first(1)
     claiming.sent()
-    assert claiming.answered(False, 0.0, 0.0)
+    assert claiming.answered(False, 0.0)
     claiming.sent()
-    assert not claiming.answered(False, 0.0, 0.0)
+    assert not claiming.answered(False, 0.0)
     assert not waiting().claim_first(0)
     claiming.sent()
     claiming.claim_first(1)  # the call is for the next claim
-    assert not claiming.answered(False, 0.0, 0.0)
+    assert not claiming.answered(False, 0.0)
     claiming.sent()
-    assert claiming.answered(False, 0.0, 0.0)
+    assert claiming.answered(False, 0.0)
 
 
 def test_a_failed_claim_leaves_nothing_known_but_that_a_deleted_queue_is_empty() -> None:

@@ -66,6 +66,7 @@ class Claiming:
     _promised: int = field(default=0, init=False)  # of the covered tasks, how many no other server was notified of
     _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _is_notified: bool = field(default=False, init=False)  # since the claim under way has left
+    _left_at: float = field(default=0.0, init=False)  # when the claim under way has left
     next_at: float = field(default=0.0, init=False)  # when a claim leaves for less than half of the credit
 
     def notify(self) -> None:
@@ -100,6 +101,7 @@ class Claiming:
 
     def step(self, free: int, offered: int, now: float) -> tuple[Step, float]:
         """Return what to do now; and for SLEEP, until when, unless something changes."""
+        self._left_at = now
         if self.phase is Phase.BUSY:
             self.phase = Phase.WAITING
         is_over = self.is_stopping or self.phase is Phase.IN_DOUBT
@@ -128,13 +130,13 @@ class Claiming:
             self.notify()  # it may repeat the tasks of the lost claim, and there may be more
         return again
 
-    def answered(self, is_short: bool, began: float, now: float) -> bool:
+    def answered(self, is_short: bool, now: float) -> bool:
         """Note a claim's answer, `is_short` if it has fewer tasks than asked for; returns whether it was first.
 
         If so, and the queue is not empty, the caller notifies the other servers.
         """
         self.phase = Phase.BUSY
-        self.next_at = now + min(max(PACE_S, now - began), MAX_PACE_S)
+        self.next_at = now + min(max(PACE_S, now - self._left_at), MAX_PACE_S)
         self.is_empty = is_short and not self._is_notified
         self._expected = 0 if self.is_empty else None
         return self._was_first

@@ -217,7 +217,7 @@ class Dispatcher:
 
     async def _claim_for(self, shares: dict[Worker, int]) -> bool:
         """Claim as many tasks as were reserved, hand them out, and free the rest; returns whether that was done."""
-        wanted, began = max(1, sum(shares.values())), turn_time()
+        wanted = max(1, sum(shares.values()))
         try:
             claim = await self._claim(wanted)
         finally:
@@ -226,7 +226,7 @@ class Dispatcher:
         has_failed = claim is None
         if claim is not None:
             now = turn_time()
-            was_first = self.claiming.answered(len(claim.leases) < wanted, began, now)
+            was_first = self.claiming.answered(len(claim.leases) < wanted, now)
             if not self.claiming.is_empty:
                 self._pace.deadline = self.claiming.next_at
             unplaced = self._hand_out(claim, shares) if claim.leases else []
@@ -267,6 +267,7 @@ class Dispatcher:
         if claim.tick_in_ms is not None:
             self.ticker.tick_within(self.queue, claim.tick_in_ms)
         if claim.leases:
+            self.store.claimed(self.queue, claim)
             self.ticker.tick_within(self.queue, claim.lease_ms)
             _warn_of_endless(self.queue, claim.leases)
         if self.claiming.is_empty and self._emptied:

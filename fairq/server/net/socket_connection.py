@@ -64,9 +64,9 @@ class SocketConnection(Connection):
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
         """Give leased tasks to the worker, at once: it begins while the rest of the turn goes on."""
-        self.account.lease(queue, leases, lease_ms / 1000, turn_time())
         self.session.push(queue, lease_ms, leases, run_timeout_ms)
         self.transport.send_now()
+        self.account.lease(queue, leases, lease_ms / 1000, turn_time())
         self._wake_in_time()
 
     def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
