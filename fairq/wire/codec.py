@@ -193,23 +193,19 @@ def _object(kind: type[Any], converter: Converter) -> Callable[[Any, Any], Any]:
     return structure
 
 
-def _none(_: list[Any]) -> list[Any]:
-    return []
-
-
 _AT_ONCE = {Settlement: _structure_plain_settlements}
 
 
 def _list_of(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
     (inner,) = get_args(kind)
-    hook, at_once = converter.get_structure_hook(inner), _AT_ONCE.get(inner, _none)
+    hook, at_once = converter.get_structure_hook(inner), _AT_ONCE.get(inner)
 
     def structure(value: Any, _: object) -> Any:
         if type(value) is not list:
             raise ValueError("must be a list")
         if len(value) > MAX_BATCH:
             raise TooLarge(f"a list may have at most {MAX_BATCH} items, not {len(value)}")
-        return at_once(value) or [hook(each, inner) for each in value]
+        return (at_once and at_once(value)) or list(map(hook, value, repeat(inner)))
 
     return structure
 
