@@ -6,9 +6,9 @@ A websocket is one such (net/socket_connection.py), and so are all HTTP requests
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from time import thread_time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 import trio
@@ -25,8 +25,11 @@ from fairq.server.net.tenant_load import RETRY_MS, TenantLoad, tenants_of
 from fairq.taskless import in_task
 from fairq.turns import Gate, turn_time
 from fairq.wire import messages as wire
+from fairq.wire.beside import Message
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import MAX_PRODUCER_WAITING, MAX_WAITING, Role, State
+
+T = TypeVar("T")
 
 log = structlog.get_logger("fairq.server")
 
@@ -185,15 +188,13 @@ class Connection:
         self.session.last_received_at = trio.current_time() + wait_s  # unread: the client has not timed out
         await trio.sleep(wait_s)
 
-    def reading(self, size: int) -> AbstractContextManager[None]:
-        """Have the tenant rest if the context, in which its text is read, takes long; a short one cannot."""
-        return self._timed() if size > SHORT_BYTES else NO_CONTEXT
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
+    def read(self, reader: Callable[..., T], text: Message, *more: Any) -> T:
+        """Read a text by `reader`; the tenant rests if that takes long, as a short one cannot."""
+        if len(text) <= SHORT_BYTES:
+            return reader(text, *more)
         began = thread_time()
         try:
-            yield
+            return reader(text, *more)
         finally:
             took_s = thread_time() - began
             if self.usage is not None and took_s > LONG_TEXT_S:
@@ -277,7 +278,7 @@ class Connection:
             if type(request) in TASKLESS:
                 return await self.handle_request(self, request) or {}
             await in_task()
-            async with self.long_answer() if isinstance(request, LONG_ANSWERS) else nullcontext():
+            async with self.long_answer() if isinstance(request, LONG_ANSWERS) else NO_CONTEXT:
                 return await self.handle_request(self, request) or {}
         finally:
             self._count(-1, tenants)

@@ -141,8 +141,7 @@ class SocketConnection(Connection):
             await self.wait_turn(size)
             if self.closing:
                 continue
-            with self.reading(size):
-                request = self.session.receive(message, turn_time())
+            request = self.read(self.session.receive, message, turn_time())
             del message  # a request holds its payloads
             if request is None:
                 if self.session.has_outgoing:

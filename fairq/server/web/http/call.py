@@ -52,8 +52,7 @@ class Call:
         """Read the body, a JSON object. Raises: Problem, BadFrame, TooLarge."""
         if self.media_type != JSON:
             raise Problem("wrong_type", f"send {JSON}, not {self.media_type!r:.80}")
-        with self.caller.reading(len(self.body)):
-            return read_object(self.body)
+        return self.caller.read(read_object, self.body)
 
     def given(self, frame: type[Any], request: Request, has_body: bool) -> dict[str, Any]:
         """Gather a frame's fields from path, query and body. Raises: BadRequest if two say the same."""

@@ -36,8 +36,7 @@ def _read(call: Call, request: Request) -> tuple[list[Any], str | None, bool]:
     if extra := sorted(request.query_params.keys() - {"tenant"}):
         raise BadRequest(f"unknown field {extra[0]!r:.80}", field=extra[0][:80])
     if call.media_type == NDJSON:
-        with call.caller.reading(len(call.body)):
-            return list(read_lines(call.body)), tenant, False
+        return call.caller.read(lambda body: list(read_lines(body)), call.body), tenant, False
     if call.media_type != JSON:
         raise Problem("wrong_type", f"send {JSON} or {NDJSON}, not {call.media_type!r:.80}")
     body = call.object()
