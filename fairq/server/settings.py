@@ -76,7 +76,7 @@ class Settings:
     ] = None
     store: Annotated[
         str | None, "store URL: redis://, rediss://, unix://, or redis://a,b/0 of a cluster (none: the embedded store)"
-    ] = None
+    ] = field(default=None, repr=False)  # it may have a password
     data_dir: Annotated[Path, "directory of the embedded store"] = Path("fairq-data")
     fsync: Annotated[str, "embedded store: in a power cut `always` loses nothing, `everysec` up to one second"] = (
         "always"

@@ -11,6 +11,8 @@ from redis.connection import parse_url
 
 from fairq.errors import SettingsError
 
+_EXPECTED = "redis://user:password@host:port/0, rediss:// or unix://; in a password write / as %2F, # as %23, ? as %3F"
+
 
 @frozen
 class Address:
@@ -30,8 +32,8 @@ class Address:
         """Read redis://, rediss:// or unix:// as redis-py does. Raises: SettingsError."""
         try:
             parts: dict[str, Any] = dict(parse_url(url))
-        except ValueError as error:
-            raise SettingsError(f"invalid store URL: {error}", field="store") from None
+        except ValueError:  # its text may quote a password
+            raise SettingsError(f"invalid store URL: expected {_EXPECTED}", field="store") from None
         if url.startswith("unix:") and not parts.get("path"):
             raise SettingsError("invalid store URL: no socket path; expected unix:///path/to.sock", field="store")
         try:

@@ -27,7 +27,7 @@ _LEVEL = 1  # of gzip's nine
 class Header:
     """What a backup is of."""
 
-    data_version: int
+    data_version: int = field(converter=int)
     made_at: str  # ISO 8601, UTC
     fairq: str
     store: str  # its kind and version

@@ -124,6 +124,10 @@ def test_a_bad_file_names_the_setting_and_the_file(tmp_path: Path) -> None:
         assert str(path) in caught.value.message
 
 
+def test_settings_do_not_show_the_stores_password() -> None:
+    assert "hunter2" not in repr(Settings(store="redis://:hunter2@127.0.0.1"))
+
+
 @pytest.mark.parametrize("kind", ["missing", "directory", "binary"])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "fairq.toml"

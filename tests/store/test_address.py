@@ -104,6 +104,7 @@ def test_a_wrong_url_names_the_setting_and_hides_the_password() -> None:
         f"http://:{QUOTED}@host",
         f"redis://:{QUOTED}@host:port",
         f"redis://:{SECRET}@host:6379",
+        "redis://:s3c/ret@host:6379",
         f"redis://:{QUOTED}@host?socket_timeout=soon",
         "rediss://host?ssl_ca_certs=/nowhere.pem",
         "rediss://host?ssl_certfile=/nowhere.pem",
@@ -113,7 +114,7 @@ def test_a_wrong_url_names_the_setting_and_hides_the_password() -> None:
             with pytest.raises(SettingsError) as caught:
                 Address.parse(url)
             assert caught.value.field == "store"
-            for piece in (SECRET, QUOTED, "p@ss", "p%40ss", "ss:wo"):
+            for piece in (SECRET, QUOTED, "p@ss", "p%40ss", "ss:wo", "s3c"):
                 assert piece not in caught.value.message
 
 

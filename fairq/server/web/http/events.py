@@ -32,7 +32,7 @@ async def events(request: Request) -> Response:
             raise BadRequest("Last-Event-ID must be the id of an event", field="Last-Event-ID")
         EVENT_ID.check(given.get("after", 0), "after")
         given["after"] = int(last)
-    if request.headers.get("accept", "").startswith(JSON):
+    if request.method == "HEAD" or request.headers.get("accept", "").startswith(JSON):
         return answer(await call.ask(wire.Events, given))
     if "wait" in given:
         raise BadRequest("a stream waits anyway: wait is for a page of events", field="wait")

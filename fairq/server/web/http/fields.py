@@ -79,7 +79,7 @@ def _value_of(name: str, field: str, value: Any) -> Any:
 
 def _object(value: Any, field: str) -> dict[str, Any]:
     if type(value) is not dict:
-        raise BadRequest(f"{field} must be an object", field=field)
+        raise BadRequest(f"{field} must be an object", field=field.removeprefix("each of "))
     return value
 
 

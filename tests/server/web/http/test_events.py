@@ -70,6 +70,12 @@ async def test_a_stream_without_events_is_kept_alive_and_given_up_with_its_clien
     await wait_until(lambda: not http.connections)
 
 
+async def test_a_head_is_answered_and_the_next_request_too(served: Served) -> None:
+    async with plain(served) as stream:
+        await stream.send_all(head("HEAD", EVENTS) + head("GET", TASKS + "/none"))
+        await read_until(stream, b'"not_found"')
+
+
 async def test_streams_have_a_bound_and_an_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_TENANT_WAITING", 1)
     async with serving(served.store_url) as small, api(small) as ada:

@@ -74,7 +74,7 @@ async def test_all_that_a_worker_may_say_of_a_lease(ada: Client, worker: Client)
 
 WRONG_SETTLEMENTS: list[tuple[dict[str, Any], str]] = [
     ({"settlements": []}, "settlements"), ({"settlements": None}, "settlements"), ({"queue": "Q"}, "queue"),
-    ({"settlements": [7]}, "each of settlements"), ({"worker": "a b"}, "worker"), ({"worker": 7}, "worker"),
+    ({"settlements": [7]}, "settlements"), ({"worker": "a b"}, "worker"), ({"worker": 7}, "worker"),
     ({"colour": 1}, "colour"),
     ({"settlements": [{"action": "eat", "id": "ada/t", "lease": 1}]}, "action"),
     ({"settlements": [{"action": "ack", "id": "t", "lease": 1}]}, "id"),

@@ -57,7 +57,7 @@ async def claimed_by_http(ada: httpx.AsyncClient, worker: httpx.AsyncClient, oth
 
 
 WRONG_LINKS: list[tuple[dict[str, Any], str, str]] = [
-    ({"links": 7}, "bad_request", "links"), ({"links": [7]}, "bad_request", "each of links"),
+    ({"links": 7}, "bad_request", "links"), ({"links": [7]}, "bad_request", "links"),
     ({"links": [{**LINK, "queue": "Q"}]}, "bad_request", "queue"),
     ({"links": [{"payload": 1}]}, "bad_request", "queue"),
     ({"links": [{"queue": "next"}]}, "bad_request", "payload"),
@@ -138,7 +138,7 @@ async def test_nothing_is_enqueued_from_a_lease_that_is_not_ones_own(
 
 
 WRONGLY_DERIVED: list[tuple[dict[str, Any], int, str, str]] = [
-    ({"tasks": []}, 400, "bad_request", "tasks"), ({"tasks": [1]}, 400, "bad_request", "each of tasks"),
+    ({"tasks": []}, 400, "bad_request", "tasks"), ({"tasks": [1]}, 400, "bad_request", "tasks"),
     ({"tasks": [{"id": "a"}]}, 400, "bad_request", "payload"), ({"queue": "Q"}, 400, "bad_request", "queue"),
     ({"tasks": [{"payload": 1, "tenant": "bob"}]}, 403, "forbidden", "tenant"),
     ({"tasks": [{"payload": n} for n in range(501)]}, 413, "too_large", "tasks"),
