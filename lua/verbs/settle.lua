@@ -114,6 +114,7 @@ function writes.settle_linked(keys, args)
   local new = arrivals.new(accounts.at(call, lease.tag).name)
   decide_links(call, new, args, lease.bytes)
   settlements.settle(call, 'ack', id, number, nil, args, 2)
+  settlements.write(call)  -- what waits in its batch comes before what follows it
   enqueue.store_decided(call, new)
   close.call(call)
   return 'ok'

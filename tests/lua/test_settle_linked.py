@@ -91,6 +91,15 @@ def test_links_go_into_batches_and_the_batch_of_the_first_is_complete(queue: Que
     Keyspace(queue).check()
 
 
+def test_a_link_goes_behind_what_waits_in_its_batch(queue: Queue) -> None:
+    queue.open_batch("one", max_running=1)
+    lease = leased(queue, batch="one")
+    queue.enqueue("ada", "waiting", batch="one")
+    queue.link(lease, packed_link("b", batch="one"))
+    assert [queue.state(id) for id in ("waiting", "b")] == ["ready", "pending"]
+    Keyspace(queue).check()
+
+
 def test_a_tenants_limits_refuse_all_of_it(queue: Queue) -> None:
     queue.set_limits("ada", queued=1)
     lease = leased(queue)
