@@ -1,4 +1,4 @@
--- needs: accounts, arrivals, calls, close, enqueue, leases, settlements, task_options
+-- needs: accounts, arrivals, batch_ends, calls, close, enqueue, leases, settlements, task_options
 --
 -- The verbs `settle` (tasks/settlements.lua): many settlements in one call; and `settle_linked`: one, with what follows
 -- it.
@@ -114,7 +114,7 @@ function writes.settle_linked(keys, args)
   local new = arrivals.new(accounts.at(call, lease.tag).name)
   decide_links(call, new, args, lease.bytes)
   settlements.settle(call, 'ack', id, number, nil, args, 2)
-  settlements.write(call)  -- what waits in its batch comes before what follows it
+  batch_ends.finish(call)  -- what waits in its batch comes before what follows it
   enqueue.store_decided(call, new)
   close.call(call)
   return 'ok'
