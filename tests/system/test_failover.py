@@ -66,9 +66,11 @@ async def test_what_a_replica_had_when_its_primary_died_is_all_there(world: Worl
         async with open_proxy(primary.port) as address:
             url = await world.serve("--store", f"redis://{HOST}:{address.port}/0").wait_url()
             async with producing(url) as producer, operating(url) as operator:
+                await wait_until(lambda: new.info("replication")["master_link_status"] == "up")
                 for number in range(50):
                     await producer.enqueue(f"before-{number}")
-                await wait_until(lambda: old.execute_command("WAIT", 1, 100) == 1)
+                written = old.info("replication")["master_repl_offset"]
+                await wait_until(lambda: new.info("replication")["slave_repl_offset"] >= written)
                 primary.kill()
                 new.replicaof("NO", "ONE")
                 address.target = replica.port
