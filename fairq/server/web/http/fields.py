@@ -77,9 +77,9 @@ def _value_of(name: str, field: str, value: Any) -> Any:
     return to_ms(value, name)
 
 
-def _object(value: Any, field: str) -> dict[str, Any]:
+def _object(value: Any, field: str, name: str = "") -> dict[str, Any]:
     if type(value) is not dict:
-        raise BadRequest(f"{field} must be an object", field=field.removeprefix("each of "))
+        raise BadRequest(f"{name or field} must be an object", field=field)
     return value
 
 
@@ -128,7 +128,7 @@ def _list(value: Any, field: str, most: int = MAX_BATCH) -> list[Any]:
 
 def _settlement(value: Any, max_bytes: int, queue: Any) -> dict[str, Any]:
     names = names_of(Settlement)
-    given = _object(value, "each of settlements")
+    given = _object(value, "settlements", "each of settlements")
     if unknown := given.keys() - names.keys():
         raise BadRequest(f"unknown field {min(unknown)!r:.80} in a settlement", field=min(unknown)[:80])
     values = {
@@ -145,7 +145,7 @@ def _settlement(value: Any, max_bytes: int, queue: Any) -> dict[str, Any]:
 
 def _link(value: Any, max_bytes: int, origin: str) -> dict[str, Any]:
     """Make what a frame has for a link of an object: a task and the name of its queue."""
-    given = dict(_object(value, "each of links"))
+    given = dict(_object(value, "links", "each of links"))
     queue = given.pop("queue", None)
     if given.get("tenant") is not None:
         raise BadRequest("a link is for the tenant of its task", field="tenant")
@@ -156,7 +156,7 @@ def _link(value: Any, max_bytes: int, origin: str) -> dict[str, Any]:
 
 def make_task(value: Any, max_bytes: int, id: str | None = None) -> tuple[NewTask, str | None]:
     """Make a task of an object; returns its tenant too. `id`: if it names none. Raises: BadRequest, TooLarge."""
-    given = _object(value, "each of tasks")
+    given = _object(value, "tasks", "each of tasks")
     if unknown := given.keys() - _OPTIONS - _OWN:
         raise BadRequest(f"unknown field {min(unknown)!r:.80} in a task", field=min(unknown)[:80])
     if "payload" not in given:
