@@ -123,9 +123,9 @@ local function look_at(call, round, tags, due_until)
 end
 
 -- Looks at as many tenants as the round may need. Running leases count as what is expected of them, which puts tenants
--- ahead of the clock: on average by `ahead` for each of these leases. The round's `times`, from `next` on, are the
--- virtual times of those that it may still serve, in order. `of_time` has a tag for each time, `seen` the next tag of
--- the same time, or false.
+-- ahead of the clock: on average by `ahead` for each of these leases. The round may serve the tenants in `times`, from
+-- `next` on: their virtual times, in order. `of_time` maps a time to a tenant's tag. `seen` maps a tag to another one
+-- of the same time, or to false.
 function draws.look(call, round)
   local queue, line, wanted, tags = call.queue, draws.read_line(call), round.wanted, {}
   if line.tenants == 0 then return end
