@@ -45,27 +45,34 @@ local function complete(call, id, batch)
   end
 end
 
--- Brings the batches of changed tasks up to date: slots for pending tasks, completion, callbacks. Before `close`.
-function batch_ends.finish(call)
+-- Calls visit(call, id, batch) for the batches that the call knows, in order.
+local function each(call, visit)
   if not call.batches then return end
   local ids = {}
   for id, batch in pairs(call.batches) do
     if batch then ids[#ids + 1] = id end
   end
   table.sort(ids)
-  for _, id in ipairs(ids) do
-    local batch = call.batches[id]
-    if batch.state ~= COMPLETE then
-      refill(call, id, batch)
-      if batch.dead > 0 and batch.on_death > 0 then
-        call_back(call, id, batch, 'death')
-        accounts.add_bytes(call, accounts.touch_named(call, batch.tenant), -batch.on_death)
-        batch.on_death = 0
-      end
-      if batch.state == CLOSED and batch.done + batch.dead + batch.cancelled == batch.total then
-        complete(call, id, batch)
-      end
-    end
-    redis.call('HSET', call.prefix .. 'batches', id, BATCH.pack(batch))
-  end
+  for _, id in ipairs(ids) do visit(call, id, call.batches[id]) end
 end
+
+local function finish(call, id, batch)
+  if batch.state ~= COMPLETE then
+    refill(call, id, batch)
+    if batch.dead > 0 and batch.on_death > 0 then
+      call_back(call, id, batch, 'death')
+      accounts.add_bytes(call, accounts.touch_named(call, batch.tenant), -batch.on_death)
+      batch.on_death = 0
+    end
+    if batch.state == CLOSED and batch.done + batch.dead + batch.cancelled == batch.total then
+      complete(call, id, batch)
+    end
+  end
+  redis.call('HSET', call.prefix .. 'batches', id, BATCH.pack(batch))
+end
+
+-- Gives the free slots of the batches of changed tasks to what waits in them.
+function batch_ends.refill(call) each(call, refill) end
+
+-- Brings the batches of changed tasks up to date: slots for pending tasks, completion, callbacks. Before `close`.
+function batch_ends.finish(call) each(call, finish) end

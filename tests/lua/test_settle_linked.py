@@ -100,6 +100,14 @@ def test_a_link_goes_behind_what_waits_in_its_batch(queue: Queue) -> None:
     Keyspace(queue).check()
 
 
+def test_a_link_that_takes_the_id_of_its_batchs_callback_is_the_only_one(queue: Queue) -> None:
+    queue.open_batch("one", complete="after")
+    lease, id = leased(queue, batch="one"), f"one-complete-{START}"
+    queue.call("close_batch", "one")
+    queue.link(lease, packed_link(id, delay=500))
+    assert (queue.state(id), queue.claim()) == ("delayed", [])
+
+
 def test_a_tenants_limits_refuse_all_of_it(queue: Queue) -> None:
     queue.set_limits("ada", queued=1)
     lease = leased(queue)
