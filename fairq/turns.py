@@ -28,18 +28,20 @@ class _Ends(trio.abc.Instrument):
         self.first: dict[Send, None] = {}
         self.due: dict[Send, None] = {}
         self.turn = 0
+        self.is_ending = False  # the scheduler has decided to sleep
         self.time: float | None = None  # of this turn, if it was asked for
 
     def before_io_wait(self, timeout: float) -> None:
         """Call the functions that are due."""
         self.turn += 1
+        self.is_ending = True
         if self.first:
             first, self.first = self.first, {}
             _call(first)
         if self.due:
             due, self.due = self.due, {}
             _call(due)
-        self.time = None
+        self.time, self.is_ending = None, False
 
     def after_run(self) -> None:
         """Make way for the next run in this thread."""
@@ -118,5 +120,8 @@ class Gate:
 
 
 def call_from_end(wake: Callable[[], None]) -> None:
-    """From within `send`, schedule a function that wakes a task; the next turn then starts at once."""
-    trio.lowlevel.current_trio_token().run_sync_soon(wake)
+    """Call a function that wakes a task; from within `send` in the next turn, which then starts at once."""
+    if _here.ends and _here.ends.is_ending:
+        trio.lowlevel.current_trio_token().run_sync_soon(wake)
+    else:
+        wake()

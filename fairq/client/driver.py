@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import cycle
 from typing import Any, Generic, TypeVar
 
@@ -118,7 +119,7 @@ class Driver(Generic[S]):
         else:
             done = self.runtime.make_wakeup()
             try:
-                call.wake = done.set
+                call.wake = partial(self.runtime.call_from_end, done.set)  # it may fail as it is sent
                 self.send_soon(waits=True)
                 if call.deadline < self._pumps_at:
                     self._wake()

@@ -7,6 +7,7 @@ few functions are kept here, as the runtime has them. Everything else is anyio's
 from __future__ import annotations
 
 import asyncio
+import operator
 import socket
 import sys
 from collections import deque
@@ -80,7 +81,7 @@ class Runtime:
     make_reader: Callable[[socket.socket], Reader]
     at_end_of_turn: Callable[[Send], None]  # calls it once when the tasks that are ready now have run
     before_waiting: Callable[[Send], None]  # the same, from a task that waits next: at once if no other is ready
-    call_from_end: Callable[[Send], None]  # from within such a call: wakes a task
+    call_from_end: Callable[[Send], None]  # wakes a task, from within such a call too
     call_from_thread: Callable[[Send], None]  # does nothing once the loop has ended
 
     @property
@@ -228,7 +229,7 @@ def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
         make_reader=partial(_AsyncioReader, loop),
         at_end_of_turn=ends.at_end_of_turn,
         before_waiting=ends.before_waiting,
-        call_from_end=lambda wake: wake(),
+        call_from_end=operator.call,
         call_from_thread=call_from_thread,
     )
 

@@ -88,7 +88,7 @@ class ClientSession(Session):
     reconnect_at: float = 0.0
     is_producer: bool = False  # as far as a server has said
     server_warning: str | None = None
-    trouble: str = ""  # why the last attempt to connect failed; set by the driver
+    trouble: str = ""  # why the last attempt to connect failed, if it did; set by the driver
     fatal: FairqError | None = field(default=None, init=False)
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
     enqueues: Enqueues = field(init=False)
@@ -113,7 +113,7 @@ class ClientSession(Session):
     def connected(self, now: float) -> None:
         """Note that a connection is established; the server sends the first frame."""
         self.last_received_at = self.last_sent_at = now
-        self.is_connected, self.is_timed_out, self.is_draining = True, False, False
+        self.is_connected, self.is_timed_out, self.is_draining, self.trouble = True, False, False, ""
 
     def disconnected(self, now: float) -> None:
         """Note that the connection ended or failed; frames without an answer will be sent again on the next.

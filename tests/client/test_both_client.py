@@ -54,6 +54,16 @@ async def test_different_calls_of_one_turn_leave_in_one_send(service: Service, f
         assert counted.sends == 1
 
 
+@on_both
+async def test_a_call_that_fails_as_it_is_sent_ends_at_once(service: Service) -> None:
+    """And not when the scheduler wakes the next time, for a heartbeat."""
+    async with fairq.open_operator(service.url, token=OPERATOR) as operator:
+        await operator.queues()
+        with anyio.move_on_after(5) as waiting, pytest.raises(fairq.BadRequest, match="not JSON"):
+            await operator.request("configure", {"queue": "emails", "settings": object()})
+        assert not waiting.cancel_called
+
+
 async def nothing(task: fairq.Task) -> None:
     """Do a task that has nothing to be done."""
 

@@ -16,6 +16,7 @@ from fairq.model.checks import bare_id
 from fairq.model.queues import Tick
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
+from fairq.server.timers.ticker import _STEP_S as STEP_S
 from fairq.server.timers.ticker import FLOOR_S, IDLE_FLOORS, TICKS_AT_ONCE, Ticker
 from tests import stores
 from tests.store.waiting import wait_until
@@ -219,6 +220,33 @@ async def test_few_ticks_are_under_way_at_once_and_queues_with_ready_tasks_are_t
     assert 0.4 < max(at_first) - min(at_first) < 2, "new queues are not all ticked in one go"
     late = [queue for at, queue in store.ticked if at >= 60 and queue != "q7"]
     assert 500 * 60 / (IDLE_FLOORS + 1) <= len(late) <= 500 * 60 / (0.75 * IDLE_FLOORS) + 500
+
+
+class CostlyStore(SlowStore):
+    """Has one batch of queues; to take in each answer costs the server a millisecond of the same turn."""
+
+    async def queues(self) -> list[str]:
+        return [f"q{n}" for n in range(TICKS_AT_ONCE)]
+
+    async def tick(self, queue: str, server: str) -> Tick:
+        """Find nothing, late."""
+        found = await SlowStore.tick(self, queue, server)
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, trio.testing.MockClock)
+        clock.jump(0.001)
+        return found
+
+
+async def test_ticks_at_the_floor_begin_at_the_same_moments_after_long_turns(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    store = CostlyStore()
+    store.answer.set()
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
+    nursery.start_soon(ticker.run)
+    await trio.sleep(60)
+    late = [at for at, _ in store.ticked if at > FLOOR_S]
+    assert late == pytest.approx([round(at / STEP_S) * STEP_S for at in late], abs=1e-6)
 
 
 class CrowdedStore(BusyStore):

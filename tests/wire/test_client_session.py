@@ -286,6 +286,17 @@ def test_a_call_never_sent_ends_as_unavailable() -> None:
     assert end.connect().sent() == []
 
 
+def test_a_connection_ends_the_trouble_before_it() -> None:
+    """The next one is warned of again, and no call tells of the old one."""
+    end = End()
+    end.session.trouble = "connection refused"
+    call = end.enqueue("a", timeout=3)
+    end.session.connected(end.now)
+    end.pass_time(3)
+    assert isinstance(call.error, Unavailable)
+    assert call.error.message.endswith("(no welcome)")
+
+
 def test_a_call_refused_until_its_deadline_ends_with_the_last_refusal(end: End) -> None:
     call = end.enqueue("a", timeout=3)
     end.refuse(end.only(), "too_many")

@@ -110,7 +110,7 @@ class Ticker:
         floor = self._floors.get(queue, FLOOR_S)
         self._floors[queue] = min(2 * floor, IDLE_FLOORS * FLOOR_S)
         at = trio.current_time() + floor * random.uniform(0.75, 1.0)  # spread queues that were found together
-        return (at // _STEP_S + 1) * _STEP_S - trio.current_time()  # ticks at one step are sent to the store together
+        return (at // _STEP_S + 1) * _STEP_S - turn_time()  # ticks at one step are sent to the store together
 
     def forget(self, queue: str) -> None:
         """Stop ticking a queue that was deleted."""
