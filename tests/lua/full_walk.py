@@ -29,7 +29,7 @@ class FullWalk(Walk):
                 m.claim(limit=max(1, min(6, m.attached - len(m.model.leases))), seed=seed)
             case 2:
                 action = choose(["ack", "ack", "ack", "nack", "release", "extend"])
-                settle = [(action, self.back(), 0 if action == "nack" else None, "")]
+                settle = [(action, choose(m.running() or [0]), 0 if action == "nack" else None, "")]
                 m.settle(chosen=settle * choose([1, 1, 2]), seed=seed)
             case 3:
                 m.advance(ms=choose([1, 1, 50, 50, 400]))
@@ -39,15 +39,6 @@ class FullWalk(Walk):
                 self.operate(choose(NAMES))
         if self.random.random() < 0.25:
             self.compare()
-
-    def back(self) -> int:
-        """Choose a lease among those that run, counted from the last one given; any if none does."""
-        given = self.machine.given
-        running = [
-            i for i, (id, lease) in enumerate(reversed(given))
-            if id in self.machine.model.leases and self.machine.model.runs[id].lease == lease
-        ]  # fmt: skip
-        return self.random.choice(running or [0])
 
     def few_windows(self) -> dict[str, Any]:
         """Let a few tasks expire."""

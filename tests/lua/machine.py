@@ -330,13 +330,21 @@ class QueueMachine(RuleBasedStateMachine):
             self.lives[id] = attempt
             self.given.append((id, number))
 
+    def lease(self, back: int) -> tuple[str, int]:
+        """Return id and number of a lease, counted from the last one given."""
+        return self.given[-1 - back % len(self.given)] if self.given else ("id0", 1)
+
+    def running(self) -> list[int]:
+        """Return which leases run, counted likewise."""
+        leased = {(id, self.model.runs[id].lease) for id in self.model.leases}
+        return [back for back, each in enumerate(reversed(self.given)) if each in leased]
+
     @rule(chosen=SETTLEMENTS, seed=SEEDS)
     def settle(self, chosen: list[tuple[str, int, int | None, str]], seed: int) -> None:
         """Settle leases of all ages, the youngest most often; stale ones and twins are common."""
-        given = self.given or [("id0", 1)]
         settlements = []
         for action, back, delay, error in chosen:
-            id, number = given[-1 - back % len(given)]
+            id, number = self.lease(back)
             delay = delay if action in ("nack", "release") else None
             is_fenced = error and delay is None and action in ("release", "reap")  # by its connection too
             fence = f"{number}/{seed % 3}" if is_fenced else number
@@ -345,6 +353,15 @@ class QueueMachine(RuleBasedStateMachine):
         random_values = RandomValues(seed, 4)
         outcomes = [word.decode() for word in self.call("settle", *parts, random_values=random_values.packed)]
         self.same(outcomes, self.model.settle(self.now, iter(random_values), settlements))
+
+    @rule(back=st.integers(0, 15), ids=FEW_IDS, window=WINDOWS)
+    def settle_linked(self, back: int, ids: list[str], window: dict[str, Any]) -> None:
+        """Acknowledge a lease, of any age, with tasks that follow; their ids come again."""
+        id, number = self.lease(back)
+        (parts, links), known = self.new_tasks(ids, window), set(self.model.records)
+        (outcome,) = words(self.attempt("settle_linked", id, number, str(number), *parts))
+        self.same(outcome, self.model.settle_linked(self.now, id, number, str(number), links))
+        self.lives |= dict.fromkeys(self.model.records.keys() - known, 0)
 
     @rule(limit=LIMITS, seed=SEEDS, chosen=SETTLEMENTS)
     def claim_and_settle(self, limit: int, seed: int, chosen: list[tuple[str, int, int | None, str]]) -> None:

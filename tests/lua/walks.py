@@ -16,6 +16,7 @@ from .crowd_walk import CrowdWalk
 from .full_walk import FullWalk
 from .idle_walk import IdleWalk
 from .joined_walk import JoinedWalk
+from .linked_walk import LinkedWalk
 from .machine import SMALL, SMALL_VARIANT, QueueMachine, Walk
 
 OF_MACHINE: dict[str, type[Walk]] = {
@@ -24,6 +25,7 @@ OF_MACHINE: dict[str, type[Walk]] = {
     "idle": IdleWalk,
     "crowd": CrowdWalk,
     "joined": JoinedWalk,
+    "linked": LinkedWalk,
 }
 KINDS = tuple(OF_MACHINE)
 VERSIONS = ("planted", "small_planted")

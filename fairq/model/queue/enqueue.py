@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.batches import Batching
 from fairq.model.queue.tasks import Task
+
+New = dict[str, tuple[Task, dict[str, Any]]]  # tasks by id, with their options
 
 
 def window(now: float, given: dict[str, Any]) -> tuple[float, float]:
@@ -34,17 +37,25 @@ class Enqueueing(Batching):
 
     def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
         """Store the tasks that are new and would not expire before they could start."""
+        outcomes, new, replaced = self.decide(now, tenant, tasks)
+        self.store_decided(now, new, replaced)
+        return outcomes
+
+    def decide(
+        self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]], ending: Sequence[str] = ()
+    ) -> tuple[list[str], New, list[str]]:
+        """Return outcomes, new tasks, and who is replaced; `ending` are tasks that the call acknowledges."""
         outcomes: list[str] = []
         if why_not := self.batches_refuse(tenant, tasks, now):
-            return [why_not]
-        new: dict[str, tuple[Task, dict[str, Any]]] = {}
+            return [why_not], {}, []
+        new: New = {}
         replaced: list[str] = []  # who holds a key that a new task takes
         holders: dict[str, str] = {}
         t = self.tenants.get(tenant) or Tenant(tenant)
         for id, given in tasks:
             start_at, expires_at = window(now, given)
             key = given.get("key", "")
-            first = holders.get(key) or self.holder(tenant, key, now)
+            first = holders.get(key) or self.holder(tenant, key, now, ending)
             may_replace = given.get("replace") and key not in holders and first and self.can_be_replaced(first, key)
             if id in self.records or id in new or id in self.marks:
                 outcomes.append("duplicate")
@@ -67,26 +78,29 @@ class Enqueueing(Batching):
                 new[id] = task, given
                 if first:
                     replaced.append(first)
-        if new and (which := self.too_much(t, now, {id: task for id, (task, _) in new.items()}, replaced)):
-            return [f"FAIRQ quota_exceeded {which}"]
+        if new and (which := self.too_much(t, now, {id: task for id, (task, _) in new.items()}, replaced, ending)):
+            return [f"FAIRQ quota_exceeded {which}"], {}, []
+        return outcomes, new, replaced
+
+    def store_decided(self, now: float, new: New, replaced: list[str]) -> None:
+        """Store new tasks in the places of others."""
         for holder in replaced:
             self.cancel_one(holder, now)
         for id, (task, given) in new.items():
             self.add(id, task, given.get("period", 0), now)
         self.counts["enqueued"] += len(new)
-        return outcomes
 
-    def holder(self, tenant: str, key: str, now: float) -> str | None:
+    def holder(self, tenant: str, key: str, now: float, ending: Sequence[str]) -> str | None:
         """Name the task that holds a dedupe key."""
         until, id = self.holders.get((tenant, key), (-1, ""))
-        return id if key and (until == 0 or until > now) else None
+        return id if key and ((until == 0 and id not in ending) or until > now) else None
 
-    def too_much(self, t: Tenant, now: float, new: dict[str, Task], replaced: list[str]) -> str:
-        """Say which limit new tasks would exceed once the tasks that they replace are gone."""
+    def too_much(self, t: Tenant, now: float, new: dict[str, Task], replaced: list[str], ending: Sequence[str]) -> str:
+        """Say which limit new tasks would exceed once the tasks that they replace, or that end, are gone."""
         if self.is_one_too_many(t.name):
             return "max_tenants"
         delayed = sum(task.start_at > now for task in new.values()) - sum(id in t.delayed for id in replaced)
-        more = sum(task.bytes(id) for id, task in new.items()) - sum(map(self.bytes_of_task, replaced))
+        more = sum(task.bytes(id) for id, task in new.items()) - sum(map(self.bytes_of_task, [*replaced, *ending]))
         kept = self.kept_by(t, self.limit(t, "stored_bytes")) + more
         return self.exceeded(t, len(new) - len(replaced), delayed, kept, t.pending)
 

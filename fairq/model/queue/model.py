@@ -8,9 +8,10 @@ whom it touched. Who is served next is in fair_pick.py.
 from __future__ import annotations
 
 from fairq.model.queue.claim import Claiming
+from fairq.model.queue.links import Linking
 from fairq.model.queue.operate import Operating
 from fairq.model.queue.tick import Ticking
 
 
-class Model(Claiming, Ticking, Operating):
+class Model(Claiming, Ticking, Operating, Linking):
     """The queue: all its verbs."""

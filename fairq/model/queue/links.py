@@ -1,0 +1,29 @@
+"""How a task ends with others that follow it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairq.model.queue.enqueue import Enqueueing
+from fairq.model.queue.settle import Settling
+
+
+class Linking(Settling, Enqueueing):
+    """The verb that acknowledges a task and stores its links."""
+
+    def settle_linked(self, now: float, id: str, lease: int, said: str, links: list[tuple[str, dict[str, Any]]]) -> str:
+        """Acknowledge a task, and store tasks of its tenant that follow it: all of it or nothing."""
+        now = self.open(now)
+        if id not in self.leases or self.runs[id].lease != lease:
+            return self.refusal(id, lease, now)
+        outcomes, new, replaced = self.decide(now, self.records[id].tenant.name, links, [id])
+        if outcomes[0].startswith("FAIRQ"):
+            return outcomes[0]
+        if "expired" in outcomes:
+            return "FAIRQ bad_request expires_at"
+        self.settle_one("ack", id, lease, None, said, "", now, iter(()))
+        self.finish_batches(now)
+        self.store_decided(now, new, replaced)
+        self.finish_batches(now)
+        self.close(now)
+        return "ok"

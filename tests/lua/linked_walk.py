@@ -1,0 +1,39 @@
+"""A walk of the state machine in which tasks that are done have others that follow them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from .machine import BATCHES, MANY_IDS, QueueMachine, Walk
+
+
+class LinkedWalk(Walk):
+    """Steps of the usual walk, and every other time an acknowledgement with links before it."""
+
+    def __init__(self, machine: QueueMachine, seed: int) -> None:
+        super().__init__(machine, seed)
+        self.linker = random.Random(seed)
+
+    def step(self) -> None:
+        """Acknowledge a lease with links, perhaps; then take a usual step."""
+        if self.linker.random() < 0.5:
+            self.link()
+        super().step()
+
+    def link(self) -> None:
+        """Choose a lease, most often one that runs, and what follows it: now and then a task of a batch."""
+        m, choose = self.machine, self.linker.choice
+        back = choose([0, 1, 2, *m.running()])
+        id, _ = m.lease(back)
+        batch = self.batch(m.model.records[id].tenant.name) if id in m.model.leases else {}
+        ids = self.linker.choices([*MANY_IDS, id], k=choose([1, 2, 3]))
+        m.settle_linked(back=back, ids=ids, window=choose([{}, self.window()]) | choose([{}, batch]))
+
+    def batch(self, tenant: str) -> dict[str, Any]:
+        """Choose a batch of a tenant, which is opened if there is none."""
+        m, choose = self.machine, self.linker.choice
+        if not any(b.tenant == tenant for b in m.model.batches.values()):
+            m.open_batch(tenant=tenant, name=choose(BATCHES), max_running=choose([0, 1, 2]), called=choose(range(16)))
+        names = [name for name, b in m.model.batches.items() if b.tenant == tenant]
+        return {"batch": choose(names)} if names else {}
