@@ -217,23 +217,6 @@ async def test_noise_ends_only_its_own_connection(served: Served) -> None:
         await check_healthy(served)
 
 
-@pytest.mark.parametrize(
-    "twice",
-    [
-        {"authorization": f"Bearer {WORKER}", "Connection": "close"},
-        {"host": "evil.example"},
-        {"Content_Length": "2", "content_length": "60"},
-        {"Content_Length": "60", "Transfer_Encoding": "chunked"},
-    ],
-)
-async def test_a_request_that_can_be_read_in_two_ways_is_refused_and_the_last_one(
-    served: Served, twice: dict[str, str]
-) -> None:
-    async with plain(served) as stream:
-        await stream.send_all(head("GET", "/v1/queues/q/next", **twice) + b"0\r\n\r\n")
-        assert (await read_all(stream)).startswith(b"HTTP/1.1 400 ")
-
-
 async def test_an_offer_of_http2_is_ignored(served: Served) -> None:
     async with plain(served) as stream:
         offer = head(
