@@ -17,7 +17,7 @@ from contextlib import suppress
 import trio
 from attrs import define, field
 
-from fairq.errors import Unauthorized
+from fairq.errors import BadRequest, Unauthorized
 from fairq.sockets import receive_some, send_now
 from fairq.turns import at_end_of_turn, call_from_end
 from fairq.wire.beside import Message
@@ -201,10 +201,11 @@ class Transport:
 
 
 def bearer_token(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """Find the token in a request's headers. Raises: Unauthorized."""
-    for name, value in headers:
-        if name.lower() == b"authorization":
-            scheme, _, token = value.decode("latin-1").partition(" ")
-            if scheme.lower() == "bearer" and token.strip():
-                return token.strip()
+    """Find the token in a request's headers. Raises: Unauthorized; BadRequest if there are two."""
+    found = [value.decode("latin-1") for name, value in headers if name.lower() == b"authorization"]
+    if len(found) > 1:
+        raise BadRequest("the header Authorization is given twice", field="Authorization")
+    scheme, _, token = "".join(found).partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
     raise Unauthorized("missing token: send the header `Authorization: Bearer <token>`")

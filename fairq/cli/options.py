@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import trio
@@ -14,11 +16,15 @@ from cyclopts import Parameter
 from fairq.cli.output import configure_logging
 from fairq.client.defaults import DEFAULT_URL, split_urls
 from fairq.errors import SettingsError
+from fairq.scopes import background
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
+    from fairq.wire.client_session import ClientSession
 
 T = TypeVar("T")
+
+_QUIET_S = 1.0  # without a connection, before a command says so
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON, for scripts.")]
 
@@ -67,10 +73,22 @@ class Server:
 @asynccontextmanager
 async def connected(server: Server) -> AsyncIterator[OperatorClient]:
     """Open a client for a command."""
-    from fairq.client.operator import open_operator
+    from fairq.client import driver
+    from fairq.client.operator import OperatorClient
 
-    async with open_operator(split_urls(server.url), token=need_token(server.token), timeout=server.timeout) as client:
-        yield client
+    async with (
+        driver.connected(split_urls(server.url), need_token(server.token), None) as caller,
+        background(partial(_tell_waiting, caller.session, server.timeout)),
+    ):
+        yield OperatorClient(caller, server.timeout)
+
+
+async def _tell_waiting(session: ClientSession, timeout: float) -> None:
+    """Say on standard error that there is no connection yet, and how long a request is tried."""
+    await trio.sleep(_QUIET_S)
+    if not session.is_open:
+        told = f"no connection to the server yet; trying for {timeout:g} s ({session.trouble or 'no welcome'})"
+        print(f"fairq: {told}", file=sys.stderr)
 
 
 def run_with(server: Server | None, work: Callable[..., Awaitable[T]]) -> T:

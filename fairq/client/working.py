@@ -241,7 +241,7 @@ class Working:
         session.refused_settlements.clear()
         for lease, error in session.dropped_settlements:
             log.error(
-                "the server refused how a task ended; it runs again when its lease is over", task=lease.id,
+                "cannot settle a task; it runs again when its lease is over", task=lease.id,
                 queue=lease.queue, lease=lease.lease, error=error.message,
             )  # fmt: skip
         session.dropped_settlements.clear()

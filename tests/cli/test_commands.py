@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import trio
 
+from fairq.cli import options
 from fairq.cli.app import run
 from fairq.errors import Unavailable
 from fairq.model.checks import full_id
 from fairq.model.texts import say_moment
 from fairq.store import keys
+from fairq.wire.client_session import ClientSession
 from tests import stores
 from tests.server.harness import OPERATOR, WORKER, raw, tenant
 
@@ -313,9 +315,25 @@ def test_a_url_that_is_none_is_a_mistake(url: str, capsys: pytest.CaptureFixture
     one_line_error(Commands(url, capsys)("queues", "list"), 2, "URL")
 
 
-def test_without_a_server_a_command_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
-    nowhere = Commands(f"ws://127.0.0.1:{stores.free_port()}", capsys)
-    one_line_error(nowhere("enqueue", "emails", "1", "--timeout", "0.3", token=tenant("ada")), 1, "server")
+def test_without_a_server_a_command_says_that_it_waits_and_gives_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(options, "_QUIET_S", 0.1)
+    url = f"ws://127.0.0.1:{stores.free_port()}"
+    done = Commands(url, capsys)("enqueue", "emails", "1", "--timeout", "0.3", token=tenant("ada"))
+    assert [line.partition(f" ({url} cannot be reached: ")[0] for line in done.err.splitlines()] == [
+        "fairq: no connection to the server yet; trying for 0.3 s",
+        "fairq: no connection to the server in time; nothing was done",
+    ]
+    assert done.code == 1
+
+
+def test_a_command_that_is_connected_does_not_say_that_it_waits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(options, "_QUIET_S", 0.0)
+    trio.run(options._tell_waiting, ClientSession(is_open=True), 10.0)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("way", ["alone", "among others", "followed by another"])

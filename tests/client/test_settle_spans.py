@@ -17,6 +17,7 @@ from fairq.client import working as working_module
 from fairq.errors import BadRequest
 from fairq.server.run import Served
 from fairq.store.store import Store
+from tests.logs import captured_logs
 from tests.server.harness import WORKER
 from tests.spans import named, parent_of, said, times_of
 from tests.store.proxy import Proxy, open_proxy
@@ -109,6 +110,22 @@ async def test_one_that_is_refused_is_an_error(
         settle = await settle_span(spans)
     assert said(settle, "fairq.answer") == "error"
     assert (settle.status.status_code, settle.status.description) == (StatusCode.ERROR, "not so")
+
+
+async def test_one_that_cannot_be_sent_is_not_said_to_be_refused(
+    served: Served, ada: fairq.Client, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.wire.worker_session.encode_settlement", lambda _: object())
+    app = worker_of(served, 1)
+    app.task("q")(print)
+    with captured_logs() as lines:
+        async with working(app):
+            await ada.enqueue("q", 1)
+            settle = await settle_span(spans)
+    assert settle.status.description == "the settle request is not JSON: Type is not JSON serializable: object"
+    (told,) = (line for line in lines if line["log_level"] == "error")
+    assert told["event"] == "cannot settle a task; it runs again when its lease is over"
+    assert told["error"] == settle.status.description
 
 
 async def test_one_whose_result_no_message_can_carry_says_that_its_task_is_dead(

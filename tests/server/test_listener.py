@@ -135,6 +135,7 @@ UNWANTED: list[tuple[dict[str, str | None], bytes]] = [
     ({"Authorization": "Bearer wrong"}, b"401"),
     ({"Authorization": "Basic ZGV2OmRldg=="}, b"401"),
     ({"Authorization": "Bearer"}, b"401"),
+    ({"authorization": f"Bearer {WORKER}"}, b"400"),  # a second one
 ]
 
 

@@ -27,6 +27,7 @@ KEPT_S = 0.9 * STEP_S  # a rendering
 ANSWER_S = 3.0  # for which the store may think
 _LINE_END = re.compile("\r\n|\r|\n")  # all three end a line of a stream: an error's text may have any of them
 MAX_STREAMS, MAX_OWN_STREAMS, MAX_GATHERING = 256, 64, 4
+_END = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 def _message(text: str, event: str = "") -> bytes:
@@ -47,8 +48,11 @@ class PageStream(Response):
         self._render, self._check, self._is_over = render, check, is_over
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream."""
+        """Send the stream, or to HEAD its headers only."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        if scope["method"] == "HEAD":
+            await send(_END)
+            return
         inbox: Inbox = scope[INBOX]
 
         async def leave(follow: trio.CancelScope) -> None:  # a page that stays as it is sends little: who left is told
@@ -61,7 +65,7 @@ class PageStream(Response):
                 await self._follow(scope, send)
             nursery.cancel_scope.cancel()
         if not inbox.is_gone:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send(_END)
 
     async def _follow(self, scope: Scope, send: Send) -> None:
         stream, last, sent_at, checked_at = scope[STREAM], "", trio.current_time(), trio.current_time()

@@ -15,7 +15,7 @@ from attrs import define, field
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairq.errors import FairqError, TooLarge, Unauthorized
+from fairq.errors import BadRequest, FairqError, TooLarge, Unauthorized
 from fairq.scopes import open_plain_nursery
 from fairq.server.app import App
 from fairq.server.net.admission import HTTP_PER_TURN
@@ -80,8 +80,11 @@ class Answering:
 
         async with open_plain_nursery() as nursery:
             try:
-                if "content-length" not in headers and "transfer-encoding" not in headers:
+                lengths = {"content-length", "transfer-encoding"}.intersection(headers)
+                if not lengths:
                     await inbox.chunk()
+                if len(lengths) > 1:  # a proxy may have read the other one
+                    raise BadRequest("Content-Length and Transfer-Encoding are both given", field="Content-Length")
                 self.check(headers)
                 await self.inner(scope, receive, answer)
             except Gone:

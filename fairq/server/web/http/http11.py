@@ -7,6 +7,8 @@ version is pinned.
 
 from __future__ import annotations
 
+import re
+
 import h11
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.task_group import TaskGroup
@@ -14,10 +16,23 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+_ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(|[/?].*)", re.IGNORECASE)
+
 
 class _Protocol(H11Protocol):
     async def _check_protocol(self, event: h11.Request) -> None:
         """Ignore offers of other protocols."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        """Take a whole URL as a path, its host in place of the header's (RFC 9112, 3.2.2)."""
+        if url := _ABSOLUTE.fullmatch(request.target):
+            host, target = url.groups()
+            headers = [(b"host", host), *(header for header in request.headers if header[0] != b"host")]
+            path = target if target.startswith(b"/") else b"/" + target
+            request = h11.Request(
+                method=request.method, target=path, headers=headers, http_version=request.http_version
+            )
+        await super()._create_stream(request)
 
 
 class Http11(TCPServer):

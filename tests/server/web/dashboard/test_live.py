@@ -99,6 +99,14 @@ async def test_streams_are_bounded_and_end_when_the_server_stops(
         assert "event" not in await follower.rest()
 
 
+async def test_a_head_of_a_stream_ends(site: Site) -> None:
+    await site.read("/system")  # to be signed in
+    answer = await site.browser.head("/live/queues")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    with trio.fail_after(10):
+        await site.read("/system")  # over the same connection
+
+
 class Page:
     """A page that takes a while to render, and counts how often it is."""
 

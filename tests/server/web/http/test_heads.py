@@ -1,0 +1,45 @@
+"""Heads of requests that can be read in two ways, or are rare."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairq.server.run import Served
+from tests.server.harness import WORKER
+
+from .harness import head, plain, read_all
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        {"authorization": f"Bearer {WORKER}", "Connection": "close"},
+        {"host": "evil.example"},
+        {"Content_Length": "2", "content_length": "60"},
+        {"Content_Length": "60", "Transfer_Encoding": "chunked"},
+    ],
+)
+async def test_a_request_that_can_be_read_in_two_ways_is_refused_and_the_last_one(
+    served: Served, twice: dict[str, str]
+) -> None:
+    async with plain(served) as stream:
+        await stream.send_all(head("GET", "/v1/queues/q/next", **twice) + b"0\r\n\r\n")
+        assert (await read_all(stream)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://127.0.0.1/v1/queues/q/next?count=1", b"200"),
+        ("HTTPS://127.0.0.1:7701/v1/queues/q/next", b"200"),
+        ("http://127.0.0.1", b"404"),
+        ("http://127.0.0.1?v1/queues/q/next", b"404"),
+        ("http://evil.example/v1/queues/q/next", b"421"),
+        ("http://ada@127.0.0.1/v1/queues/q/next", b"404"),
+        ("ftp://127.0.0.1/v1/queues/q/next", b"404"),
+    ],
+)
+async def test_a_whole_url_is_taken_as_its_host_and_path(served: Served, target: str, status: bytes) -> None:
+    async with plain(served) as stream:
+        await stream.send_all(head("GET", target, Connection="close"))
+        assert (await read_all(stream)).startswith(b"HTTP/1.1 " + status)
