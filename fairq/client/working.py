@@ -163,7 +163,6 @@ class Working:
     async def _give_all_back(self) -> None:
         """Give back what no handler has begun, and wait until the server knows how all the others ended."""
         self.stop()
-        self.driver.handle = self._give_back
         with anyio.move_on_after(GIVE_BACK_S, shield=True):
             while self.driver.session.holding and self.driver.session.is_connected:
                 self.idle = self.runtime.make_event()
@@ -262,7 +261,8 @@ class Working:
             self.stop()
             return
         if self.is_stopping:
-            self._give_back(push)
+            for task in push.tasks:
+                self._release(push.queue, task)
             return
         self.has_rested = False
         self.run_timeouts[push.queue] = push.run_timeout_ms / 1000 or inf
@@ -274,12 +274,6 @@ class Working:
         while self.waiting and session.holding - session.unsettled > session.credit:  # pushed before it was lowered
             self._release(*self.waiting.pop()[:2])
         self.runners.unpark()
-
-    def _give_back(self, push: Push | Dismiss) -> None:
-        if isinstance(push, Dismiss):
-            return
-        for task in push.tasks:
-            self._release(push.queue, task)
 
     def _release(self, queue: str, task: PushedTask) -> None:
         self.driver.session.settle(queue, Settlement("release", task.id, task.lease))

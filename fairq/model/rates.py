@@ -17,25 +17,21 @@ class Rate:
     most: float
     paid_at: float = field(default=-math.inf, init=False)  # when everything taken is paid for
 
-    def _paid_with(self, amount: float, now: float) -> float:
-        return max(self.paid_at, now - self.most / self.per_second) + amount / self.per_second
-
     def take(self, amount: float, now: float) -> float:
         """Take an amount; returns the seconds to wait for it."""
-        self.paid_at = paid_at = self._paid_with(amount, now)
+        self.paid_at = paid_at = max(self.paid_at, now - self.most / self.per_second) + amount / self.per_second
         return paid_at - now if paid_at > now else 0.0
 
-    def take_now(self, amount: float, now: float) -> bool:
-        """Take an amount if that needs no wait; returns whether it was taken."""
-        paid_at = self._paid_with(amount, now)
-        if paid_at > now:
-            return False
-        self.paid_at = paid_at
-        return True
+    def has_one(self, now: float) -> bool:
+        """True if one can be taken without a wait; `most` is at least one."""
+        return self.paid_at + 1 / self.per_second <= now
 
-    def has(self, amount: float, now: float) -> bool:
-        """True if an amount can be taken now."""
-        return self._paid_with(amount, now) <= now
+    def take_one(self, now: float) -> bool:
+        """Take one if that needs no wait; returns whether it was taken."""
+        is_there = self.has_one(now)
+        if is_there:
+            self.take(1, now)
+        return is_there
 
     def is_whole(self, now: float) -> bool:
         """True if the whole burst is available again."""
@@ -66,4 +62,4 @@ class Rates:
     def spent(self, now: float) -> list[str]:
         """Name those that have to wait now."""
         self.forget_whole(now)
-        return [name for name, rate in self._known.items() if not rate.has(1, now)]
+        return [name for name, rate in self._known.items() if not rate.has_one(now)]

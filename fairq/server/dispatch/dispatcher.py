@@ -66,7 +66,7 @@ class Dispatcher:
     _emptied: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _taskless: Taskless | None = field(default=None, init=False)  # while it runs
     _is_claiming: bool = field(default=False, init=False)  # or rests after a failure
-    _pace: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # over when the next claim leaves anyway
+    _pace: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # ends when it is time to decide again
 
     def notify(self) -> None:
         """Note that there may be work."""
@@ -164,8 +164,7 @@ class Dispatcher:
             try:
                 while not self.stopped.is_set():
                     before_sending(self._decide)
-                    next_at = self.claiming.next_at
-                    with trio.move_on_at(next_at if next_at > trio.current_time() else math.inf) as self._pace:
+                    with trio.CancelScope() as self._pace:
                         await self.stopped.wait()
             finally:
                 self._taskless.close()
@@ -178,7 +177,7 @@ class Dispatcher:
         step, until = self.claiming.step(free, self.capacity.offered, turn_time())
         shares = self._reserve() if step is Step.CLAIM else {}
         if step is Step.SLEEP:
-            if until < self._pace.deadline:  # it was empty when its pace was set
+            if until < self._pace.deadline:
                 call_from_end(partial(setattr, self._pace, "deadline", until))
         elif step is Step.PASS_ON:
             self._taskless.begin_from_end(self.pass_on())
@@ -227,8 +226,6 @@ class Dispatcher:
         if claim is not None:
             now = turn_time()
             was_first = self.claiming.answered(len(claim.leases) < wanted, now)
-            if not self.claiming.is_empty:
-                self._pace.deadline = self.claiming.next_at
             unplaced = self._hand_out(claim, shares) if claim.leases else []
             self._note(claim, now)  # once the workers have begun
             del claim  # its payloads may be long: they are not held during other calls

@@ -71,7 +71,7 @@ class Admission:
 
     def admits_handshake(self, address: str, now: float) -> bool:
         """True if one more handshake from this address is within its rate."""
-        return self._is_unlimited(address) or self._rates.of(block_of(address), now).take_now(1, now)
+        return self._is_unlimited(address) or self._rates.of(block_of(address), now).take_one(now)
 
     @contextmanager
     def wrong_tokens(self, address: str) -> Iterator[None]:

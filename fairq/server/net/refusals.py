@@ -32,7 +32,7 @@ class Refusals:
     def note(self, code: str, request: str, **fields: str) -> None:
         """Note that a request was refused; empty fields are left out."""
         self.counts[code if code in self.counts or len(self.counts) < MAX_CODES else "other"] += 1
-        if not self._rate.take_now(1, trio.current_time()):
+        if not self._rate.take_one(trio.current_time()):
             self._unlogged += 1
             return
         more = {"unlogged": self._unlogged} if self._unlogged else {}

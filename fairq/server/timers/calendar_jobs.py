@@ -42,7 +42,7 @@ class Firing:
         skipped = self._rates.spent(now)
         try:
             now_ms, next_ms, due = await store.due_schedules(queue, skipped)
-            due_now = [one for one in due if self._rates.of(one.state.tenant, now).take_now(1, now)]
+            due_now = [one for one in due if self._rates.of(one.state.tenant, now).take_one(now)]
             outcomes = await self._fire(store, queue, due_now, now_ms)
         except FairqError as error:
             log.warning("cannot fire schedules", queue=queue, error=error.message)

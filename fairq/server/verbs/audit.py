@@ -56,7 +56,7 @@ async def handle_noted(app: App, connection: Connection, request: Any, verb: Cal
     draft = _draft(connection, request)
     if connection.identity.role is not Role.OPERATOR:
         body = await verb(app, connection, request)
-        if connection.usage is None or connection.usage.changes.take_now(1, trio.current_time()):
+        if connection.usage is None or connection.usage.changes.take_one(trio.current_time()):
             await _end(app, b"", draft, {"outcome": "ok", **_told_of(request, body)})
         return body
     try:

@@ -42,4 +42,4 @@ class Pace:
 
     def _takes(self, address: str, is_probe: bool) -> bool:
         now = trio.current_time()
-        return self._rates.of(address, now).take_now(1, now) and (is_probe or self._whole.take_now(1, now))
+        return self._rates.of(address, now).take_one(now) and (is_probe or self._whole.take_one(now))
