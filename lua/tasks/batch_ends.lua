@@ -1,4 +1,4 @@
--- needs: accounts, arrivals, batches, calls, feeds, places
+-- needs: accounts, arrivals, batches, calls, feeds, places, records
 --
 -- What follows for batches (tasks/batches.lua) when their tasks change, callback tasks among it.
 
@@ -27,6 +27,14 @@ local function call_back(call, id, batch, event)
   arrivals.store(call, new)
 end
 
+-- Deletes the payload of a callback that is not to come any more, unless it is that of the task which has its id.
+local function drop_payload(call, id, batch, event)
+  local task = batches.callback_id(id, batch, event)
+  if not records.is_large(redis.call('HGET', call.prefix .. 'tasks', task)) then
+    redis.call('HDEL', call.prefix .. 'payloads', task)
+  end
+end
+
 local function complete(call, id, batch)
   batch.state, batch.completed_at = COMPLETE, call.now
   redis.call('ZADD', call.prefix .. 'completed', call.now, id)
@@ -38,10 +46,7 @@ local function complete(call, id, batch)
   call_back(call, id, batch, 'complete')
   if batch.done == batch.total then call_back(call, id, batch, 'success') end
   for _, event in ipairs(CALLBACKS) do
-    local task = batches.callback_id(id, batch, event)
-    if batch['on_' .. event] > 0 and redis.call('HEXISTS', call.prefix .. 'tasks', task) == 0 then
-      redis.call('HDEL', call.prefix .. 'payloads', task)
-    end
+    if batch['on_' .. event] > 0 then drop_payload(call, id, batch, event) end
   end
 end
 
@@ -59,6 +64,7 @@ function batch_ends.finish(call)
       refill(call, id, batch)
       if batch.dead > 0 and batch.on_death > 0 then
         call_back(call, id, batch, 'death')
+        drop_payload(call, id, batch, 'death')
         accounts.add_bytes(call, accounts.touch_named(call, batch.tenant), -batch.on_death)
         batch.on_death = 0
       end

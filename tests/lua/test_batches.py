@@ -7,6 +7,7 @@ import pytest
 from fairq.model.queue.limits import bytes_of
 
 from .calls import LEASE_MS, START, Listener, Queue
+from .keyspace import Keyspace
 
 
 def test_a_task_that_takes_the_id_of_a_callback_is_the_only_one(queue: Queue) -> None:
@@ -18,6 +19,16 @@ def test_a_task_that_takes_the_id_of_a_callback_is_the_only_one(queue: Queue) ->
     assert queue.state(f"b-complete-{START}") == "unknown", "its payload has gone with it, and the callback's"
     queue.call("close_batch", "b")
     assert (queue.state(f"b-complete-{START}"), queue.state(f"b-success-{START}")) == ("unknown", "ready")
+
+
+@pytest.mark.parametrize(("event", "action"), [("complete", "ack"), ("success", "ack"), ("death", "reject")])
+def test_the_payload_of_a_callback_whose_id_is_taken_goes_with_its_batch(queue: Queue, event: str, action: str) -> None:
+    queue.open_batch("b", complete="after", success="done", death="dead")
+    queue.enqueue("ada", f"b-{event}-{START}", delay=1)
+    queue.enqueue("ada", "a", batch="b")
+    queue.call("close_batch", "b")
+    queue.end(action, queue.claim()[0])
+    Keyspace(queue).check()
 
 
 def test_ids_of_callback_tasks_are_no_longer_than_others_may_be(queue: Queue) -> None:
