@@ -14,6 +14,13 @@ local function refill(call, id, batch)
   places.put_ready(call, account, ids)
 end
 
+-- Gives free batch slots to pending tasks before others ask for them.
+function batch_ends.refill(call)
+  for id, batch in pairs(call.batches or {}) do
+    if batch then refill(call, id, batch) end
+  end
+end
+
 -- Enqueues a callback task, if there is to be one, unless a task has its id, or has had its payload.
 local function call_back(call, id, batch, event)
   local task, size = batches.callback_id(id, batch, event), batch['on_' .. event]

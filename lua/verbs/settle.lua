@@ -110,11 +110,10 @@ function writes.settle_linked(keys, args)
   if not lease or lease.lease ~= number or not leases.is_leased(lease.state) then
     return settlements.settle(call, 'ack', id, number)
   end
-  read_more(call, {id}, {number}, {})
   local new = arrivals.new(accounts.at(call, lease.tag).name)
   decide_links(call, new, args, lease.bytes)
   settlements.settle(call, 'ack', id, number, nil, args, 2)
-  batch_ends.finish(call)  -- what waits in its batch comes before what follows it
+  batch_ends.refill(call)  -- what waits in its batch comes before what follows it
   enqueue.store_decided(call, new)
   close.call(call)
   return 'ok'

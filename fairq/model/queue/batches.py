@@ -23,18 +23,20 @@ class Batching(Records):
             self.put_ready(t, id)
             self.counts["enqueued"] += 1
 
+    def refill(self, b: Batch) -> None:
+        """Hand free places to pending tasks."""
+        for id in b.pending.first(b.max_running - b.admitted) if b.max_running else ():
+            t = self.touch(b.tenant)
+            del b.pending[id]
+            t.pending -= 1
+            self.put_ready(t, id)
+
     def finish_batches(self, now: float) -> None:
         """Hand free places to pending tasks, complete what is at its end, and call back."""
         for name, b in sorted(self.batches.items()):
             if b.state == "complete":
                 continue
-            if b.max_running:
-                t = self.touch(b.tenant) if b.pending and b.admitted < b.max_running else self.tenants.get(b.tenant)
-                for id in b.pending.first(b.max_running - b.admitted):
-                    assert t
-                    del b.pending[id]
-                    t.pending -= 1
-                    self.put_ready(t, id)
+            self.refill(b)
             if b.dead and b.callbacks.get("death"):
                 self.call_back(name, "death", now)
                 self.touch(b.tenant).bytes -= b.callbacks.pop("death")
