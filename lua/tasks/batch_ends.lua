@@ -14,6 +14,13 @@ local function refill(call, id, batch)
   places.put_ready(call, account, ids)
 end
 
+-- Gives free batch slots to pending tasks before others ask for them.
+function batch_ends.refill(call)
+  for id, batch in pairs(call.batches or {}) do
+    if batch then refill(call, id, batch) end
+  end
+end
+
 -- Enqueues a callback task, if there is to be one, unless a task has its id, or has had its payload.
 local function call_back(call, id, batch, event)
   local task, size = batches.callback_id(id, batch, event), batch['on_' .. event]
@@ -27,12 +34,12 @@ local function call_back(call, id, batch, event)
   arrivals.store(call, new)
 end
 
--- Drops the payload of a callback, unless it is that of the task that has its id.
+-- Deletes the payload of a callback that is not to come any more, unless it is that of the task which has its id.
 local function drop_payload(call, id, batch, event)
   local task = batches.callback_id(id, batch, event)
-  local record = redis.call('HGET', call.prefix .. 'tasks', task)
-  if records.is_task(record) and records.read(record).features >= IS_LARGE then return end
-  redis.call('HDEL', call.prefix .. 'payloads', task)
+  if not records.is_large(redis.call('HGET', call.prefix .. 'tasks', task)) then
+    redis.call('HDEL', call.prefix .. 'payloads', task)
+  end
 end
 
 local function complete(call, id, batch)
@@ -50,35 +57,28 @@ local function complete(call, id, batch)
   end
 end
 
--- Calls visit(call, id, batch) for the batches that the call knows, in order.
-local function each(call, visit)
+-- Brings the batches of changed tasks up to date: slots for pending tasks, completion, callbacks. Before `close`.
+function batch_ends.finish(call)
   if not call.batches then return end
   local ids = {}
   for id, batch in pairs(call.batches) do
     if batch then ids[#ids + 1] = id end
   end
   table.sort(ids)
-  for _, id in ipairs(ids) do visit(call, id, call.batches[id]) end
-end
-
-local function finish(call, id, batch)
-  if batch.state ~= COMPLETE then
-    refill(call, id, batch)
-    if batch.dead > 0 and batch.on_death > 0 then
-      call_back(call, id, batch, 'death')
-      drop_payload(call, id, batch, 'death')
-      accounts.add_bytes(call, accounts.touch_named(call, batch.tenant), -batch.on_death)
-      batch.on_death = 0
+  for _, id in ipairs(ids) do
+    local batch = call.batches[id]
+    if batch.state ~= COMPLETE then
+      refill(call, id, batch)
+      if batch.dead > 0 and batch.on_death > 0 then
+        call_back(call, id, batch, 'death')
+        drop_payload(call, id, batch, 'death')
+        accounts.add_bytes(call, accounts.touch_named(call, batch.tenant), -batch.on_death)
+        batch.on_death = 0
+      end
+      if batch.state == CLOSED and batch.done + batch.dead + batch.cancelled == batch.total then
+        complete(call, id, batch)
+      end
     end
-    if batch.state == CLOSED and batch.done + batch.dead + batch.cancelled == batch.total then
-      complete(call, id, batch)
-    end
+    redis.call('HSET', call.prefix .. 'batches', id, BATCH.pack(batch))
   end
-  redis.call('HSET', call.prefix .. 'batches', id, BATCH.pack(batch))
 end
-
--- Gives the free slots of the batches of changed tasks to what waits in them.
-function batch_ends.refill(call) each(call, refill) end
-
--- Brings the batches of changed tasks up to date: slots for pending tasks, completion, callbacks. Before `close`.
-function batch_ends.finish(call) each(call, finish) end

@@ -19,6 +19,11 @@ function records.is_task(record)
   return record and record:byte(1) == TASK
 end
 
+-- True if this is the record of a task whose payload stands in `payloads`.
+function records.is_large(record)
+  return records.is_task(record) and record:byte(2) >= IS_LARGE
+end
+
 -- How an id that is remembered has ended, 'done' or 'cancelled', and with which lease; nil if the record is no mark.
 function records.read_mark(record)
   if not record or record:byte(1) == TASK then return nil end

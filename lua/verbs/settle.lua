@@ -110,7 +110,6 @@ function writes.settle_linked(keys, args)
   if not lease or lease.lease ~= number or not leases.is_leased(lease.state) then
     return settlements.settle(call, 'ack', id, number)
   end
-  read_more(call, {id}, {number}, {})
   local new = arrivals.new(accounts.at(call, lease.tag).name)
   decide_links(call, new, args, lease.bytes)
   settlements.settle(call, 'ack', id, number, nil, args, 2)

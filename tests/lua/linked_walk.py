@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from .machine import BATCHES, MANY_IDS, QueueMachine, Walk
+from .machine import BATCHES, IDS, LEASE, MANY_IDS, QueueMachine, Walk
 
 
 class LinkedWalk(Walk):
@@ -22,13 +22,18 @@ class LinkedWalk(Walk):
         super().step()
 
     def link(self) -> None:
-        """Choose a lease, most often one that runs, and what follows it: now and then a task of a batch."""
-        m, choose = self.machine, self.linker.choice
+        """Choose a lease, most often one that runs, and what follows it."""
+        m, choose, windows = self.machine, self.linker.choice, [{}, self.window()]
         back = choose([0, 1, 2, *m.running()])
         id, _ = m.lease(back)
-        batch = self.batch(m.model.records[id].tenant.name) if id in m.model.leases else {}
-        ids = self.linker.choices([*MANY_IDS, id], k=choose([1, 2, 3]))
-        m.settle_linked(back=back, ids=ids, window=choose([{}, self.window()]) | choose([{}, batch]))
+        if id in m.model.leases:
+            task = m.model.records[id]
+            chain = {"key": task.key, "batch": task.batch, "period": choose([0, LEASE]), "result": LEASE}
+            windows += [chain, self.batch(task.tenant.name)]
+            if choose(range(10)) == 0:
+                m.set_limits(name=task.tenant.name, limit="stored_bytes", choice=choose(range(6)))
+        ids = self.linker.choices([*IDS, *MANY_IDS, id], k=choose([1, 2, 3]))
+        m.settle_linked(back=back, ids=ids, window=choose(windows) | choose(windows))
 
     def batch(self, tenant: str) -> dict[str, Any]:
         """Choose a batch of a tenant, which is opened if there is none."""

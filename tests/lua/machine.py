@@ -358,9 +358,9 @@ class QueueMachine(RuleBasedStateMachine):
     def settle_linked(self, back: int, ids: list[str], window: dict[str, Any]) -> None:
         """Acknowledge a lease, of any age, with tasks that follow; their ids come again."""
         id, number = self.lease(back)
-        (parts, links), known = self.new_tasks(ids, window), set(self.model.records)
-        (outcome,) = words(self.attempt("settle_linked", id, number, str(number), *parts))
-        self.same(outcome, self.model.settle_linked(self.now, id, number, str(number), links))
+        (parts, links), known, result = self.new_tasks(ids, window), set(self.model.records), f"{id} at {number}"
+        (outcome,) = words(self.attempt("settle_linked", id, number, result, *parts))
+        self.same(outcome, self.model.settle_linked(self.now, id, number, result, links))
         self.lives |= dict.fromkeys(self.model.records.keys() - known, 0)
 
     @rule(limit=LIMITS, seed=SEEDS, chosen=SETTLEMENTS)

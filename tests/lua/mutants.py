@@ -77,7 +77,7 @@ MUTANTS = [
         "if false then",
     ),
     Mutant("a place is never given back", "if batch then batch.admitted = batch.admitted - 1 end", ""),
-    Mutant("free places stay free", "    refill(call, id, batch)\n", ""),
+    Mutant("free places stay free", "      refill(call, id, batch)\n", ""),
     Mutant(
         "later batches of a name are the same",
         "return batch.created_at == asked.opened_at and batch or nil",

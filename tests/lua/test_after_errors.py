@@ -9,7 +9,7 @@ import redis
 
 from tests import stores
 
-from .calls import Queue, Told, leased_in, snapshot
+from .calls import Queue, Told, leased_in, packed_link, snapshot
 
 
 def fill(queue: Queue) -> None:
@@ -72,6 +72,15 @@ def test_tasks_whose_claim_fails_in_the_same_call_are_stored(queue: Queue) -> No
     queue.client.delete(queue.key("runs"))
     assert queue.enqueue("ada", "a") == ["duplicate"]
     assert [lease.id for lease in queue.claim(2)] == ["a"]
+
+
+def test_a_task_is_not_done_when_storing_its_links_fails(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    (lease,) = queue.claim()
+    queue.client.set(queue.key("delayed:ada"), "of another type")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        queue.link(lease, packed_link("b", delay=1))
+    assert queue.state("a") == "leased"
 
 
 @pytest.fixture

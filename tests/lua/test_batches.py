@@ -21,14 +21,13 @@ def test_a_task_that_takes_the_id_of_a_callback_is_the_only_one(queue: Queue) ->
     assert (queue.state(f"b-complete-{START}"), queue.state(f"b-success-{START}")) == ("unknown", "ready")
 
 
-@pytest.mark.parametrize("how", ["ack", "reject"])
-def test_a_callback_whose_id_is_taken_leaves_no_payload(queue: Queue, how: str) -> None:
-    queue.open_batch("b", complete="after", success="done", death="dead!")
-    queue.enqueue("ada", "member", batch="b")
-    (lease,) = queue.claim()
-    queue.enqueue("ada", *(f"b-{event}-{START}" for event in ("complete", "success", "death")))
-    queue.end(how, lease)
+@pytest.mark.parametrize(("event", "action"), [("complete", "ack"), ("success", "ack"), ("death", "reject")])
+def test_the_payload_of_a_callback_whose_id_is_taken_goes_with_its_batch(queue: Queue, event: str, action: str) -> None:
+    queue.open_batch("b", complete="after", success="done", death="dead")
+    queue.enqueue("ada", f"b-{event}-{START}", delay=1)
+    queue.enqueue("ada", "a", batch="b")
     queue.call("close_batch", "b")
+    queue.end(action, queue.claim()[0])
     Keyspace(queue).check()
 
 

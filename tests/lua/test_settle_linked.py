@@ -100,12 +100,12 @@ def test_a_link_goes_behind_what_waits_in_its_batch(queue: Queue) -> None:
     Keyspace(queue).check()
 
 
-def test_a_link_that_takes_the_id_of_its_batchs_callback_is_the_only_one(queue: Queue) -> None:
-    queue.open_batch("one", complete="after")
-    lease, id = leased(queue, batch="one"), f"one-complete-{START}"
+def test_a_link_with_the_id_of_a_callback_is_the_one_task_of_that_id(queue: Queue) -> None:
+    queue.open_batch("one", complete="{}")
+    lease = leased(queue, batch="one")
     queue.call("close_batch", "one")
-    queue.link(lease, packed_link(id, delay=500))
-    assert (queue.state(id), queue.claim()) == ("delayed", [])
+    queue.link(lease, packed_link(f"one-complete-{START}"))
+    Keyspace(queue).check()
 
 
 def test_a_tenants_limits_refuse_all_of_it(queue: Queue) -> None:

@@ -24,19 +24,12 @@ class Batching(Records):
             self.counts["enqueued"] += 1
 
     def refill(self, b: Batch) -> None:
-        """Hand a batch's free places to pending tasks."""
-        if b.max_running and b.state != "complete":
-            t = self.touch(b.tenant) if b.pending and b.admitted < b.max_running else self.tenants.get(b.tenant)
-            for id in b.pending.first(b.max_running - b.admitted):
-                assert t
-                del b.pending[id]
-                t.pending -= 1
-                self.put_ready(t, id)
-
-    def refill_batches(self) -> None:
         """Hand free places to pending tasks."""
-        for _, b in sorted(self.batches.items()):
-            self.refill(b)
+        for id in b.pending.first(b.max_running - b.admitted) if b.max_running else ():
+            t = self.touch(b.tenant)
+            del b.pending[id]
+            t.pending -= 1
+            self.put_ready(t, id)
 
     def finish_batches(self, now: float) -> None:
         """Hand free places to pending tasks, complete what is at its end, and call back."""

@@ -22,7 +22,8 @@ class Linking(Settling, Enqueueing):
         if "expired" in outcomes:
             return "FAIRQ bad_request expires_at"
         self.settle_one("ack", id, lease, None, said, "", now, iter(()))
-        self.refill_batches()
+        for b in self.batches.values():
+            self.refill(b)
         self.store_decided(now, new, replaced)
         self.finish_batches(now)
         self.close(now)
