@@ -144,8 +144,6 @@ async def settle(app: App, connection: Connection, request: wire.Settle) -> Body
 async def progress(app: App, connection: Connection, request: wire.Progress) -> Body:
     """Record the progress of tasks; leases that the worker does not hold are ignored."""
     _check_attached(connection, request.queue)
-    if not request.reports:
-        raise BadRequest("reports must have at least 1 item", field="reports")
     for report in request.reports:
         check_fields(report)
     for report in request.reports:
