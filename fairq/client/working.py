@@ -172,7 +172,7 @@ class Working:
         """Take no more tasks, give back those that wait for a place; `run` returns when the others are settled."""
         self.is_stopping = True
         if self.driver.session.credit:
-            self.driver.session.set_credit(0)
+            self.driver.session.credit = 0
             self.driver.wake_writer()
         self._give_waiting_back()
         self._on_change()
@@ -188,7 +188,7 @@ class Working:
         abandoned = self.threads.abandoned
         if abandoned:
             self._give_waiting_back()
-        self.driver.session.set_credit(self.app.concurrency + (-abandoned if abandoned else self.app.prefetch))
+        self.driver.session.credit = self.app.concurrency + (-abandoned if abandoned else self.app.prefetch)
         self.driver.wake_writer()
 
     async def _stop_when_empty(self) -> None:

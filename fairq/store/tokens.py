@@ -19,13 +19,15 @@ class Tokens:
 
     connection: Connection | Cluster
 
-    async def read(self, id: str | None = None) -> dict[str, bytes]:
-        """Read all token records (id -> JSON), or just one."""
-        if id is not None:
-            record = await self.connection.call("HGET", keys.TOKENS, id)
-            return {id: record} if record else {}
-        flat = await self.connection.call("HGETALL", keys.TOKENS)
-        return {flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}
+    async def read(self, id: str) -> bytes | None:
+        """Read a token's record (JSON), if there is one."""
+        record: bytes | None = await self.connection.call("HGET", keys.TOKENS, id)
+        return record
+
+    async def read_all(self) -> list[bytes]:
+        """Read all token records."""
+        flat: list[bytes] = await self.connection.call("HGETALL", keys.TOKENS)
+        return flat[1::2]
 
     async def write(self, id: str, record: bytes) -> bool:
         """Store a token record under a new id; returns False if the id is taken."""

@@ -93,7 +93,8 @@ class ClientSession(Session):
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
     enqueues: Enqueues = field(init=False)
     waits: Waits = field(init=False)
-    under_way: dict[_Place, int] = field(factory=dict, init=False)  # how many frames are; none: no entry
+    pauses: Pauses = field(init=False)  # of some frames
+    under_way: dict[_Place, int] = field(factory=dict, init=False)  # how many frames; none: no entry
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
     _calls_to_sweep: int = field(default=SWEEP_CALLS, init=False)  # how many more, until what is done is dropped
     _number: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False)
@@ -101,8 +102,7 @@ class ClientSession(Session):
     _opened_at: float = field(default=0.0, init=False)
     _refusals: int = field(default=0, init=False)
     _resume_at: float | None = field(default=None, init=False)  # all frames are held back until then
-    pauses: Pauses = field(init=False)  # of some frames
-    _under_way: dict[int, tuple[Exchange, Sequence[_Place]]] = field(factory=dict, init=False)
+    _exchanges: dict[int, tuple[Exchange, Sequence[_Place]]] = field(factory=dict, init=False)  # those of them, by ref
     _later: list[tuple[float, int, _RequestExchange]] = field(factory=list, init=False)  # a heap
 
     def __attrs_post_init__(self) -> None:
@@ -128,9 +128,9 @@ class ClientSession(Session):
         self._failures = min(self._failures + 1, 16)
         self.is_connected = self.is_open = False
         self._outbox, self.outgoing_bytes = [], 0
-        exchanges, self._under_way = self._under_way, {}
+        lost, self._exchanges = self._exchanges, {}
         self.under_way.clear()
-        for exchange, _ in reversed(exchanges.values()):
+        for exchange, _ in reversed(lost.values()):
             exchange.lost()
 
     @property
@@ -147,7 +147,7 @@ class ClientSession(Session):
             self.pauses.begin(key, now, error.retry_in_ms)
 
     def is_paused(self, key: Key) -> bool:
-        """Return whether frames of this kind and queue are held back, while others are not."""
+        """True if frames of this kind and queue are held back."""
         return self.pauses.until(key) is not None
 
     def pause_s(self, refusals: int, retry_in_ms: int | None) -> float:
@@ -248,17 +248,17 @@ class ClientSession(Session):
         """Hook, called after the server's `welcome`."""
 
     def _find(self, ref: int) -> Exchange:
-        if ref not in self._under_way:
+        if ref not in self._exchanges:
             raise BadFrame(f"invalid reply: no request under way has ref {ref}")
-        return self._under_way[ref][0]
+        return self._exchanges[ref][0]
 
     def _forget(self, ref: int) -> None:
-        for place in self._under_way.pop(ref)[1]:
+        for place in self._exchanges.pop(ref)[1]:
             if left := self.under_way.pop(place) - 1:
                 self.under_way[place] = left
 
     def has_room(self, kind: type[Exchange], key: Key, window: int) -> bool:
-        """Return whether a frame of this type and key may be sent now; one that was refused goes apart."""
+        """True if a frame of this type and key may be sent now; one that was refused goes apart."""
         if self.pauses.has_any:
             if self.is_paused(key):
                 return False
@@ -282,7 +282,7 @@ class ClientSession(Session):
             return
         is_apart = self.pauses.has_any and exchange.has_window and self.pauses.refusals(exchange.key) > 0
         places: Sequence[_Place] = (exchange.key, None) if is_apart else (type(exchange),)
-        self._under_way[ref] = exchange, places
+        self._exchanges[ref] = exchange, places
         for place in places:
             self.under_way[place] = self.under_way.get(place, 0) + 1
         self.put(message)

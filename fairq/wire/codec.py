@@ -67,6 +67,7 @@ _FITTING = {  # the fields that a settlement may have, by its action
     "release": _FENCED | {"delay_ms", "error"},
     "extend": _FENCED,
 }
+_NOT_EMPTY = "tasks", "settlements", "reports", "ids"  # lists of any frame
 _ACTIONS = frozenset(ACTIONS)
 _no_more = [repeat(each) for each in Settlement("ack", "", 1)[len(_FENCED) :]]
 _fence_of = itemgetter("action", "id", "lease")
@@ -254,10 +255,16 @@ def structure(data: dict[str, Any], frame: Any) -> Any:
     """Turn a parsed object without its `type` into a client's frame. Raises: BadRequest, naming the field."""
     try:
         return _fill_of(frame)(data, frame)
-    except FairqError:
-        raise
     except Exception as error:  # cattrs raises what its hooks raise; all of it means invalid input
         raise _explain(error) from None
+
+
+def check_not_empty(frame: Any) -> Any:
+    """Return a frame if it asks for something. Raises: BadRequest."""
+    for name in _NOT_EMPTY:
+        if getattr(frame, name, None) == []:
+            raise BadRequest(f"{name} must have at least 1 item", field=name)
+    return frame
 
 
 def _ref_in(text: str) -> int | None:
@@ -307,11 +314,7 @@ def decode_client(message: Message, max_payload_bytes: int = DEFAULT_PAYLOAD_BYT
             check_int(ref, "ref", 0, MAX_REF)
         if type(message) is bytes:
             _take_beside(data, payloads, max_payload_bytes)
-        frame = structure(_less_nulls(data, _OPTIONAL[kind]), CLIENT_TYPES[kind])
-        for name in ("tasks", "settlements", "ids"):
-            if getattr(frame, name, None) == []:
-                raise BadRequest(f"{name} must have at least 1 item", field=name)
-        return frame
+        return check_not_empty(structure(_less_nulls(data, _OPTIONAL[kind]), CLIENT_TYPES[kind]))
     except FairqError as error:
         error.ref = ref if type(ref) is int and 0 <= ref <= MAX_REF else None
         raise

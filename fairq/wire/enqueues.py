@@ -158,9 +158,10 @@ class Enqueues:
 
     back_off: Callable[[FairqError, float, Key], None]
     limits: Limits = field(factory=Limits, init=False)
+    # By kind of frame and queue, and then by tenant.
     lines: defaultdict[Key, OrderedDict[str, deque[Chunk]]] = field(
         factory=lambda: defaultdict(OrderedDict), init=False
-    )  # by kind of frame and queue, and then by tenant
+    )
 
     def put(self, kind: str, queue: str, chunk: Chunk) -> None:
         """Have a frame carry the tasks of a call."""

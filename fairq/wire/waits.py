@@ -128,9 +128,10 @@ class Waits:
     most_of_tenant: int = MAX_WAITED
     waited: int = field(default=0, init=False)  # ids for which the server waits
     waited_of: Counter[str] = field(factory=Counter, init=False)  # the same, by the tenants of full ids
+    # By queue and whether it is the last look, and then by tenant.
     lines: defaultdict[tuple[str, bool], OrderedDict[str, deque[Wait]]] = field(
         factory=lambda: defaultdict(OrderedDict), init=False
-    )  # by tenant
+    )
 
     def welcomed(self, *, is_producer: bool) -> None:
         """Note how many places the server has for such a client."""

@@ -61,10 +61,7 @@ class WebSocket:
     @property
     def is_over(self) -> bool:
         """True if no more messages will come: the other side has closed, has gone, or has broken a rule."""
-        protocol = self.protocol
-        if protocol.parser_exc is None and protocol.close_rcvd is None and self._broken is None:
-            return self._is_ended
-        return self._is_ended or protocol.close_rcvd is not None or self.has_failed
+        return self._is_ended or self.protocol.close_rcvd is not None or self.has_failed
 
     @property
     def has_failed(self) -> bool:

@@ -101,7 +101,7 @@ class WorkerSession(ClientSession):
 
     worker: str = ""
     queues: Sequence[str] = ()
-    credit: int = 1
+    credit: int = 1  # how many tasks it holds at most; 0: it gets no more, and those that it holds go on
     most_begun: int = 0  # how many of these may have begun, as the server counts; 0: all
     started_at_ms: int = 0  # 0: its name is not kept across restarts
     settled: Callable[[str, Sequence[Settlement], Sequence[str], str], None] = _ignore  # queue, outcomes, what is wrong
@@ -116,9 +116,8 @@ class WorkerSession(ClientSession):
     cancelled: set[HeldLease] = field(factory=set, init=False)  # those of `lost` whose tasks were cancelled
     refused_settlements: list[HeldLease] = field(factory=list, init=False)
     dropped_settlements: list[tuple[HeldLease, FairqError]] = field(factory=list, init=False)
-    alone: dict[tuple[str, str, int], float] = field(
-        factory=dict, init=False
-    )  # share no frame: queue, id, lease; since
+    # Settlements that share no frame, by queue, id and lease; since when.
+    alone: dict[tuple[str, str, int], float] = field(factory=dict, init=False)
     due_at: float = field(default=float("inf"), init=False)  # before this time no lease needs action
     reports: dict[str, dict[tuple[str, int], Report]] = field(factory=dict, init=False)  # not yet sent, by queue
     report_at: float = field(default=0.0, init=False)
@@ -166,7 +165,7 @@ class WorkerSession(ClientSession):
             self.cancelled.add(lease)
 
     def holds(self, queue: str, id: str, number: int) -> bool:
-        """Return whether we still hold the lease of this number, as far as known."""
+        """True if we still hold the lease of this number, as far as known."""
         held = self.held.get(queue, {}).get(id)
         return held is not None and held[0] == number
 
@@ -196,10 +195,6 @@ class WorkerSession(ClientSession):
     def report(self, queue: str, report: Report) -> None:
         """Report a task's progress; a lost report is not repeated."""
         self.reports.setdefault(queue, {})[report.id, report.lease] = report
-
-    def set_credit(self, credit: int) -> None:
-        """Change how many tasks this worker holds at most; with 0 it gets no more, and held tasks continue."""
-        self.credit = credit
 
     @property
     def _window(self) -> int:
@@ -278,8 +273,7 @@ class WorkerSession(ClientSession):
         end of the old connection, which may come first, takes an attempt.
         """
         self.must_attach, self.told_credit = False, self.credit
-        limits = self.enqueues.limits
-        most = min(limits.batch, (limits.message_bytes - FRAME_BYTES) // LEASE_BYTES - len(self.queues))
+        most = self._most(LEASE_BYTES)
         leases = [HeldLease(queue, id, number) for queue, line in self.held.items() for id, (number, _) in line.items()]
         leases += [HeldLease(queue, each.id, each.lease) for queue, line in self.settlements.items() for each in line]
         body: dict[str, Any] = {

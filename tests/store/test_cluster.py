@@ -97,7 +97,7 @@ async def test_tokens_and_their_end_are_the_clusters(spread: Store, cluster: clu
             await wait_until(lambda: ended.count(keys.REVOKED) >= 3)  # it is subscribed at each primary
             ended.clear()
             assert await spread.tokens.write("abcd", b"{}") is True
-            assert await other.tokens.read() == {"abcd": b"{}"}
+            assert await other.tokens.read_all() == [b"{}"]
             assert await other.tokens.delete("abcd") is True
             await wait_until(lambda: keys.REVOKED in ended)
 
@@ -175,7 +175,7 @@ async def test_a_plain_key_is_asked_for_where_it_has_gone_in_the_middle_of_a_mov
         await spread.tokens.write("abcd", b"{}")
         source = cluster.owner(keys.TOKENS)
         with cluster.moving(keys.TOKENS, cluster.other(source)) as move_keys:
-            assert await spread.tokens.read() == {"abcd": b"{}"}  # still at the old owner
+            assert await spread.tokens.read_all() == [b"{}"]  # still at the old owner
             move_keys()
             for node in cluster.nodes:
                 node.client.config_resetstat()
@@ -183,8 +183,8 @@ async def test_a_plain_key_is_asked_for_where_it_has_gone_in_the_middle_of_a_mov
                 for number in range(20):
                     nursery.start_soon(spread.tokens.write, f"token-{number}", b"{}")
             assert cluster.error_counts() == {"ASK": 20}
-            assert len(await spread.tokens.read()) == 21
-        assert len(await spread.tokens.read()) == 21
+            assert len(await spread.tokens.read_all()) == 21
+        assert len(await spread.tokens.read_all()) == 21
         cluster.move(keys.TOKENS, source)
 
 

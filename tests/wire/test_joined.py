@@ -228,7 +228,7 @@ class JoinedMachine(RuleBasedStateMachine):
     @rule(credit=st.integers(0, 6))
     def change_credit(self, credit: int) -> None:
         """Have the worker ask for more or less."""
-        self.worker.set_credit(credit)
+        self.worker.credit = credit
         self.flush()
 
     @rule(seconds=st.sampled_from([0.1, 1.0, LEASE_S / 3, LEASE_S - 0.5, LEASE_S, 30.0]))

@@ -375,7 +375,7 @@ def test_what_is_refused_for_good_ends_the_worker() -> None:
                 end.reply(frame, leases=[])
                 end.push("a")
                 if verb == "credit":
-                    end.session.set_credit(5)
+                    end.session.credit = 5
                 else:
                     end.ack("a")
                 frame = end.only()
@@ -394,11 +394,11 @@ def test_a_refused_renewal_ends_nothing(end: WorkerEnd) -> None:
 
 
 def test_changes_of_credit_are_told_one_at_a_time(end: WorkerEnd) -> None:
-    end.session.set_credit(3)
+    end.session.credit = 3
     frame = end.only()
     assert (frame["type"], frame["credit"]) == ("credit", 3)
-    end.session.set_credit(4)
-    end.session.set_credit(5)
+    end.session.credit = 4
+    end.session.credit = 5
     assert end.sent() == []
     end.reply(frame)
     frame = end.only()
@@ -410,7 +410,7 @@ def test_changes_of_credit_are_told_one_at_a_time(end: WorkerEnd) -> None:
 
 def test_a_worker_that_stops_asks_for_no_more_and_settles_the_rest(end: WorkerEnd) -> None:
     end.push("a")
-    end.session.set_credit(0)
+    end.session.credit = 0
     frame = end.only()
     assert (frame["type"], frame["credit"]) == ("credit", 0)
     assert not end.session.is_quiet  # a push may still be under way
@@ -425,7 +425,7 @@ def test_a_worker_that_stops_while_it_attaches_says_so_after_the_answer() -> Non
     end = WorkerEnd()
     end.connect()
     frame = end.only()
-    end.session.set_credit(0)
+    end.session.credit = 0
     assert end.sent() == []
     end.reply(frame, leases=[])
     frame = end.only()
@@ -434,7 +434,7 @@ def test_a_worker_that_stops_while_it_attaches_says_so_after_the_answer() -> Non
 
 def test_a_worker_that_has_stopped_asks_for_nothing_on_its_next_connection(end: WorkerEnd) -> None:
     end.push("a")
-    end.session.set_credit(0)
+    end.session.credit = 0
     end.disconnect()
     end.connect()
     assert end.only()["credit"] == 0
@@ -735,7 +735,7 @@ def test_a_queue_that_refuses_settlements_delays_no_other() -> None:
             assert (frame["queue"], ids(frame)) == ("good", ["c", "d"])
             end.stored(frame)
             end.enqueue("new", queue="good")
-            end.session.set_credit(7)
+            end.session.credit = 7
             assert [frame["type"] for frame in end.sent()] == ["credit", "enqueue"]
             end.session.expire(end.now)
             assert end.session.deadline() - end.now == pytest.approx(0.075)

@@ -77,33 +77,36 @@ class Auth:
 
     async def identify_hashed(self, id: str | None, hashed: str) -> Identity:
         """Return the identity of a token of which only its id and its hash are known, as `identify` does."""
-        records = await self.store.tokens.read(id) if id else {}
-        if id is None or id not in records:
+        record = await self._read(id) if id else None
+        if record is None or not hmac.compare_digest(record.hash, hashed):
             raise Unauthorized("unknown token")
-        record = cattrs.structure(orjson.loads(records[id]), TokenRecord)
-        if not hmac.compare_digest(record.hash, hashed):
-            raise Unauthorized("unknown token")
-        _check_expiry(record)
-        self.on_use(id)
-        return _identity_of(record)
+        return self._admit(record)
 
     async def renew(self, identity: Identity) -> Identity:
         """Return an identity as its token gives it now. Raises: as `identify`."""
         if not identity.token_id:
             return identity
-        records = await self.store.tokens.read(identity.token_id)
-        if identity.token_id not in records:
+        record = await self._read(identity.token_id)
+        if record is None:
             raise Unauthorized("the token was revoked")
-        record = cattrs.structure(orjson.loads(records[identity.token_id]), TokenRecord)
-        _check_expiry(record)
+        return self._admit(record)
+
+    async def _read(self, id: str) -> TokenRecord | None:
+        record = await self.store.tokens.read(id)
+        return cattrs.structure(orjson.loads(record), TokenRecord) if record else None
+
+    def _admit(self, record: TokenRecord) -> Identity:
+        """Return the identity that a token gives, and note its use. Raises: TokenExpired, by this server's clock."""
+        if record.expires_at_ms and record.expires_at_ms <= time.time() * 1000:
+            at = datetime.fromtimestamp(record.expires_at_ms / 1000, UTC).isoformat(" ", "seconds")
+            raise TokenExpired(f"the token {record.id} expired at {at}")
         self.on_use(record.id)
         return _identity_of(record)
 
     @staticmethod
     def _identify_dev(token: str) -> Identity:
-        for name, role in _DEV_ROLES.items():
-            if token == name:
-                return Identity(role, label=name)
+        if token in _DEV_ROLES:
+            return Identity(_DEV_ROLES[token], label=token)
         if token.startswith(_DEV_TENANT):
             try:
                 return Identity(Role.TENANT, check_tenant(token.removeprefix(_DEV_TENANT)), label=token)
@@ -118,13 +121,13 @@ class Auth:
         stamped = evolve(record, created_at_ms=now_ms, expires_at_ms=expires_in_ms and now_ms + expires_in_ms)
         if await self.store.tokens.write(record.id, orjson.dumps(asdict(stamped))):
             return
-        known = cattrs.structure(orjson.loads((await self.store.tokens.read(record.id))[record.id]), TokenRecord)
-        if known.hash != record.hash:
+        known = await self._read(record.id)
+        if known is None or known.hash != record.hash:
             raise BadRequest("id is already used by another token", field="id")
 
     async def tokens(self) -> list[TokenRow]:
         """List the tokens, oldest first."""
-        records, uses = (await self.store.tokens.read()).values(), await self.store.tokens.read_uses()
+        records, uses = await self.store.tokens.read_all(), await self.store.tokens.read_uses()
         tokens = [cattrs.structure(orjson.loads(record), TokenRow) for record in records]
         rows = [evolve(token, used_at_ms=uses.get(token.id, 0)) for token in tokens]
         return sorted(rows, key=lambda token: (token.created_at_ms, token.id))
@@ -140,10 +143,3 @@ def _identity_of(record: TokenRecord) -> Identity:
     role, is_producer = Role(record.role), record.role == Role.PRODUCER.value
     tenant, tenants = ("", record.tenant or "*") if is_producer else (record.tenant or "", "*")
     return Identity(role, tenant, queues, record.id, tenants, record.label, record.expires_at_ms)
-
-
-def _check_expiry(record: TokenRecord) -> None:
-    """Check that a token has not expired, by this server's clock. Raises: TokenExpired."""
-    if record.expires_at_ms and record.expires_at_ms <= time.time() * 1000:
-        at = datetime.fromtimestamp(record.expires_at_ms / 1000, UTC).isoformat(" ", "seconds")
-        raise TokenExpired(f"the token {record.id} expired at {at}")

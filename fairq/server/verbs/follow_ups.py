@@ -65,8 +65,6 @@ async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFr
 
 
 def _check(request: wire.EnqueueFrom) -> None:
-    if not request.tasks:
-        raise BadRequest("tasks must have at least 1 item", field="tasks")
     if any(owner_of(task.id) for task in request.tasks):
         raise Forbidden("a handler enqueues for the tenant of its task only", field="tenant")
     if sum(task.places for task in request.tasks) > MAX_BATCH:

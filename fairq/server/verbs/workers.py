@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import trio
 
-from fairq.errors import BadRequest, Draining
+from fairq.errors import BadRequest
 from fairq.model.checks import check_int
 from fairq.model.rules import check_fields
 from fairq.model.tasks import Outcome, Settlement
@@ -21,6 +21,7 @@ from fairq.server.verbs.follow_ups import enqueue_links
 from fairq.server.verbs.producers import tick_when_due
 from fairq.server.verbs.request_scope import Body
 from fairq.wire import messages as wire
+from fairq.wire.server_session import why_not
 from fairq.wire.terms import State
 
 _ACK = frozenset({"ack"})
@@ -41,10 +42,8 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
         order = AttachOrder(run, await workers.number_of_attach(token, request.worker))
         kept = [(*each.key, each.lease) for each in brought]
         await app.worker_registry.take_name(token, request.worker, order, kept)
-    if connection.session.state is State.DRAINING:
-        raise Draining("this connection is draining; connect again")
-    if connection.session.state is not State.OPEN:
-        raise BadRequest("this connection is already attached", field="type")
+    if refusal := why_not(request, connection.session.role, connection.session.state):  # it may have changed meanwhile
+        raise refusal
     app.leases.move(brought, connection)
     connection.name, connection.queues, connection.attach_order = request.worker, queues, order
     connection.session.state, connection.account.prefetch = State.ATTACHED, request.prefetch
@@ -144,8 +143,6 @@ async def settle(app: App, connection: Connection, request: wire.Settle) -> Body
 async def progress(app: App, connection: Connection, request: wire.Progress) -> Body:
     """Record the progress of tasks; leases that the worker does not hold are ignored."""
     _check_attached(connection, request.queue)
-    if not request.reports:
-        raise BadRequest("reports must have at least 1 item", field="reports")
     for report in request.reports:
         check_fields(report)
     for report in request.reports:

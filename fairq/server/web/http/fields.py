@@ -25,7 +25,7 @@ from fairq.model.tasks import MAX_LINKS, OPTIONS, NewTask, Settlement
 from fairq.wire import messages as wire
 from fairq.wire import terms
 from fairq.wire.beside import Beside, check_payload_size
-from fairq.wire.codec import structure
+from fairq.wire.codec import check_not_empty, structure
 
 NOT_HERE = frozenset({"ref"})  # fields that only frames have
 _OPTIONS = TaskOptions.__annotations__.keys()
@@ -100,9 +100,7 @@ def make_request(frame: Any, given: Mapping[str, Any], max_bytes: int = MAX_PAYL
     if frame is wire.Settle:
         asked = _list(values.get("settlements"), "settlements")
         values["settlements"] = [_settlement(each, max_bytes, values.get("queue")) for each in asked]
-    if values.get("ids") == []:
-        raise BadRequest("ids must have at least 1 item", field="ids")
-    return structure(values, frame)
+    return check_not_empty(structure(values, frame))
 
 
 def _with_tenant(given: Mapping[str, Any]) -> dict[str, Any]:
