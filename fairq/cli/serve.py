@@ -46,7 +46,7 @@ def serve(
     from fairq.server.fleet import CHILD
     from fairq.server.run import serve as run_server
 
-    loggers = ("fairq", "opentelemetry")  # which may log in the server's loop that its queue of spans is full
+    loggers = ("fairq", "opentelemetry", "trio")  # all log in the server's loop: trio, that it can open no more files
     is_child = CHILD in os.environ
     with open_log() as writer:
         settings = load_settings(config, os.environ, attrs.asdict(flags) if flags else {})

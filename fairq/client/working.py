@@ -36,7 +36,7 @@ from fairq.errors import BadRequest, Closed, FairqError, Retryable, SettingsErro
 from fairq.groups import ungrouped
 from fairq.log import Log
 from fairq.model.checks import bare_id, check_int
-from fairq.model.tasks import NewTask, Settlement
+from fairq.model.tasks import NewTask, Settlement, leased_at_ms
 from fairq.wire.beside import check_payload_size
 from fairq.wire.frames import Dismiss, HeldLease, Push, PushedTask, Report
 from fairq.wire.terms import MAX_CREDIT
@@ -267,8 +267,8 @@ class Working:
         self.has_rested = False
         self.run_timeouts[push.queue] = push.run_timeout_ms / 1000 or inf
         for task in push.tasks:
-            left_s = task.expires_at_ms / 1000 - time.time() if task.expires_at_ms else 0.0
-            # If it is over already, our clock is wrong.
+            # By the store's clock: ours may be wrong. It is over already where the store's was set back.
+            left_s = (task.expires_at_ms - leased_at_ms(task.lease)) / 1000 if task.expires_at_ms else 0.0
             self.waiting.append(Waiting(push.queue, task, self.runtime.current_time() + left_s if left_s > 0 else inf))
         session = self.driver.session
         while self.waiting and session.holding - session.unsettled > session.credit:  # pushed before it was lowered

@@ -170,6 +170,8 @@ class Fleet:
         self._children.add(child)
         is_ready = False
         try:
+            if self._is_stopping:
+                child.terminate()
             assert child.stdout is not None
             if await child.stdout.receive_some(len(READY)):
                 is_ready = True

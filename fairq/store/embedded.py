@@ -42,6 +42,7 @@ LOAD_S = 1800.0  # for reading its data; a disk gives some 100 MB in a second
 SILENT_S = 30.0  # meanwhile; it answers after each 1,024 commands that it has read
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 10.0
+_AGAIN_S = 1.0  # after a start that failed
 ALLOCATOR = {"LD_PRELOAD": "libjemalloc.so.2"}  # unless the server's own environment names one
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
 _CONFIG_NAME = "valkey.conf"
@@ -178,6 +179,22 @@ def log_tail(path: Path) -> str:
     return ""
 
 
+async def _start(config: Path) -> trio.Process:
+    """Start the child. Raises: OSError, also when there are too many open files, which may pass."""
+    for left in config.parent.glob("temp-*"):  # a rewrite that ended with its store leaves a file as long as the data
+        left.unlink(missing_ok=True)
+    with config.open("rb") as text:  # given its name, Valkey would read *, ? and [ in the path as a pattern
+        return await trio.lowlevel.open_process(
+            [str(program()), "-"],
+            stdin=text,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # ctrl-C in a terminal must not reach the store before the drain
+            env={**ALLOCATOR, **os.environ},
+            umask=0o077,  # its files hold payloads and the secrets of webhooks
+        )
+
+
 async def _supervise(
     config: Path, address: Address, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
@@ -185,16 +202,14 @@ async def _supervise(
     started, delay = False, 0.1
     while True:
         began = trio.current_time()
-        with config.open("rb") as text:  # given its name, Valkey would read *, ? and [ in the path as a pattern
-            process = await trio.lowlevel.open_process(
-                [str(program()), "-"],
-                stdin=text,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # ctrl-C in a terminal must not reach the store before the drain
-                env={**ALLOCATOR, **os.environ},
-                umask=0o077,  # its files hold payloads and the secrets of webhooks
-            )
+        try:
+            process = await _start(config)
+        except OSError as error:
+            if not started:
+                raise SettingsError(f"the embedded store did not start: {error}", field="data_dir") from None
+            log.warning("cannot start the embedded store", error=str(error))
+            await trio.sleep(_AGAIN_S)
+            continue
         log.debug("embedded store started", pid=process.pid)
         try:
             if not started:

@@ -6,12 +6,14 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -307,6 +309,25 @@ def test_a_service_whose_log_is_not_read_ends_when_it_is_told(
         fill(write)
         running.send_signal(signal.SIGTERM)
         assert running.wait(DEADLINE_S) == 0
+
+
+@pytest.mark.deep("kills")
+def test_a_server_that_can_open_no_more_files_says_so_in_its_log(tmp_path: Path) -> None:
+    """What trio logs goes through the writer too: that it is not read would stop the server."""
+    serve = [sys.executable, "-m", "fairq", *SERVE, "--log-json"]
+    with subprocess.Popen(
+        ["sh", "-c", 'ulimit -n 60; exec "$@"', "sh", *serve],
+        env=buffered_environment(), cwd=tmp_path, text=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    ) as running, ExitStack() as callers:  # fmt: skip
+        callers.callback(running.kill)
+        assert running.stderr
+        for line in map(json.loads, running.stderr):
+            if line["event"] == "serving":
+                for _ in range(60):
+                    callers.enter_context(socket.create_connection(("127.0.0.1", urlsplit(line["url"]).port)))
+            if "EMFILE" in line["event"]:
+                break
+        running.terminate()
 
 
 @pytest.mark.parametrize(

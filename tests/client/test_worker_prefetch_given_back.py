@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -71,7 +72,11 @@ async def test_none_begins_while_the_worker_is_cut_off(server_store: str, is_bac
             assert sorted(began) == ([0, 1, 2, 3] if is_back_in_time else [0, 2, 3])
 
 
-async def test_none_begins_after_its_expiry(served: Served, ada: fairq.Client) -> None:
+@pytest.mark.parametrize("ahead_s", [0, 7200, -7200])
+async def test_none_begins_after_its_expiry_however_wrong_the_workers_clock_is(
+    served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
+    monkeypatch.setattr("fairq.client.working.time", SimpleNamespace(time=lambda: time.time() + ahead_s))
     app, finish = prefetching(served, concurrency=1, prefetch=1), trio.Event()
     began = recording(app, finish)
     await ada.enqueue("emails", "first")
@@ -85,16 +90,6 @@ async def test_none_begins_after_its_expiry(served: Served, ada: fairq.Client) -
         await wait_state(await ada.enqueue("emails", "third"), "done")
         await wait_state(brief, "dead")
     assert began == ["first", "third"]
-
-
-async def test_a_worker_whose_clock_is_wrong_runs_what_should_be_over(
-    served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app, now = prefetching(served, concurrency=1, prefetch=1), time.time
-    app.task("emails")(lambda _task: None)
-    async with working(app):
-        monkeypatch.setattr("fairq.client.working.time.time", lambda: now() + 7200)
-        await wait_state(await ada.enqueue("emails", 1, expires_in=3600), "done")
 
 
 async def test_no_more_wait_than_are_held_when_tasks_come_and_are_cancelled(served: Served, ada: fairq.Client) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from fairq.errors import FairqError, SettingsError, Unavailable
 from fairq.model.tasks import NewTask
@@ -160,6 +161,36 @@ async def test_a_killed_child_is_started_again_and_everything_acknowledged_is_th
         for start in range(0, len(acknowledged), 500):
             found = await store.tasks("q", acknowledged[start : start + 500])
             assert {task.state for task in found} == {"ready"}
+
+
+async def test_a_child_that_cannot_be_started_again_is_tried_again(tmp_path: Path) -> None:
+    """A missing file stands for too many open ones."""
+    config = tmp_path / "valkey.conf"
+    async with embedded(tmp_path) as store:
+        with capture_logs() as lines:
+            config.rename(tmp_path / "away")
+            os.kill(store_pid(tmp_path), signal.SIGKILL)
+            await wait_until(lambda: any(line["event"] == "cannot start the embedded store" for line in lines), 20)
+        (tmp_path / "away").rename(config)
+        await wait_until(lambda: store.connection.is_connected, 20)
+
+
+def left_over(data_dir: Path) -> list[Path]:
+    """Name the files of rewrites that have not ended."""
+    return list(data_dir.glob("temp-*"))
+
+
+async def test_what_a_rewrite_leaves_that_is_killed_with_its_store_is_deleted(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as store:
+        for number in range(3):
+            await store.connection.call("SET", f"fq:{number}", "x")
+        await store.connection.call("CONFIG", "SET", "rdb-key-save-delay", 1_000_000)
+        await store.connection.call("BGREWRITEAOF")
+        await wait_until(lambda: bool(left_over(tmp_path)))
+        os.kill(store_pid(tmp_path), signal.SIGKILL)
+        await wait_until(lambda: not store.connection.is_connected)
+        await wait_until(lambda: store.connection.is_connected, 20)
+        assert left_over(tmp_path) == []
 
 
 async def test_a_second_owner_of_the_data_directory_is_refused_by_the_name_of_the_first(

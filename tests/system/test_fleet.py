@@ -8,6 +8,8 @@ import shutil
 import signal
 import socket
 from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -138,6 +140,29 @@ def test_a_child_is_told_all_settings_and_allows_its_part() -> None:
     assert (part.max_connections, part.connections_per_address, part.connections_per_tenant) == (4, 0, 334)
     assert load_settings(None, environment_of(part), {}) == part
     assert load_settings(None, environment_of(Settings()), {}) == Settings()
+
+
+async def test_a_child_that_begins_while_the_fleet_stops_ends_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program, open_process, opened = tmp_path / "program", trio.lowlevel.open_process, list[trio.Process]()
+    program.write_text("#!/bin/sh\necho ready\nexec sleep 600\n")
+    program.chmod(0o755)
+    fleet = Fleet(Settings(), 1)
+
+    async def open_late(*command: Any, **more: Any) -> trio.Process:
+        if opened:
+            await fleet.stop()
+        opened.append(await open_process(*command, **more))
+        return opened[-1]
+
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setattr("trio.lowlevel.open_process", open_late)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(fleet.run)
+            opened[0].kill()
+    assert [each.returncode for each in opened] == [-signal.SIGKILL, -signal.SIGTERM]
 
 
 async def test_a_fleet_whose_program_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
