@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PIPE_WIDTH = 160  # columns where the output is no terminal
 MAX_VALUE_CHARS = 20_000  # of a text in a log line
+_WORDS = {"credit": "slots", "held": "running", "leased": "running", "leased_at_ms": "started"}
 _FRAME_LINES = 6  # of a table: its title, its heading, and a line below it
 
 
@@ -43,8 +44,8 @@ def make_console() -> Console:
 
 
 def columns_of(*keys: str, **headings: str) -> dict[str, str]:
-    """Make a table's columns: the heading of a key is its words, unless `headings` has another one."""
-    own = {key: key.removeprefix("is_").removesuffix("_at_ms").replace("_", " ") for key in keys}
+    """Make a table's columns: the heading of a key is its words, unless _WORDS or `headings` has another one."""
+    own = {key: _WORDS.get(key) or key.removeprefix("is_").removesuffix("_at_ms").replace("_", " ") for key in keys}
     return own | headings
 
 

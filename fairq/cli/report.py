@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _COLUMNS = {"cause": "waited for", "part": "% of all", "p50_ms": "p50 (ms)", "p99_ms": "p99 (ms)", "told": "meaning"}
 _PERIODS = {
     "period": "last", "enqueued": "enqueued", "started": "started", "done": "done", "failed": "failed",
-    "delivered": "delivered", "delivered_part": "of all", "entitled_part": "entitled to", "p50_ms": "p50 (ms)",
+    "delivered": "delivered", "delivered_part": "of all", "entitled_part": "entitled", "p50_ms": "p50 (ms)",
     "p99_ms": "p99 (ms)",
 }  # fmt: skip
 

@@ -12,10 +12,8 @@ from fairq.model.workers import WorkerState
 
 workers = App(name="workers", help="List attached workers, show their tasks, and drain them by name.")
 
-_COLUMNS = columns_of(
-    "worker", "queues", "credit", "held", "server", "attached_at_ms", "is_draining", credit="slots", held="tasks",
-)  # fmt: skip
-_TASKS = columns_of("id", "queue", "tenant", "attempt", "leased_at_ms", "server", id="task", leased_at_ms="since")
+_COLUMNS = columns_of("worker", "queues", "credit", "held", "server", "attached_at_ms", "is_draining")
+_TASKS = columns_of("id", "queue", "tenant", "attempt", "leased_at_ms", "server", id="task")
 
 
 @workers.command(name="list")

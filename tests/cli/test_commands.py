@@ -60,6 +60,9 @@ def test_a_worker_is_shown_with_its_tasks_and_a_task_with_its_worker(commands: C
         assert [(each["id"], each["attempt"]) for each in shown["tasks"]] == [(f"ada/{id}", 1)]
         table = "\n".join(lines(commands("workers", "show", "mill")))
         assert "tasks of mill" in table
+        for command in ("queues list", "tenants list emails", "workers list", "tasks list emails", "top --once"):
+            heads = " ".join(lines(commands(*command.split())))
+            assert ("running" in heads, "leased" in heads, "held" in heads) == (True, False, False), command
         assert id in table
         assert commands("tasks", "show", "emails", f"ada/{id}", "--json").json[0]["worker"] == "mill"
         commands.enqueue("emails", "2")
