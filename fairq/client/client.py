@@ -149,6 +149,10 @@ class Client(ScheduleRequests):
             raise TenantsRefused(refusals, taken)
         return [task for task in taken if task is not None]
 
+    def task(self, queue: str, id: str) -> EnqueuedTask:
+        """Name a task that was enqueued before; producers name it as `<tenant>/<id>`."""
+        return EnqueuedTask(id, check_name(queue, "queue"), client=self)
+
     async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[TaskState]:
         """Read what is known about any number of tasks, a state for each, in their order."""
         found = await self.ask_of_each("tasks", queue, ids, "tasks", timeout=timeout)

@@ -10,7 +10,13 @@ from types import NoneType, UnionType
 from typing import Any, NotRequired, Required, TypedDict, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from cattrs import BaseConverter, IterableValidationError, IterableValidationNote, transform_error
+from cattrs import (
+    BaseConverter,
+    IterableValidationError,
+    IterableValidationNote,
+    StructureHandlerNotFoundError,
+    transform_error,
+)
 from cattrs.preconf.orjson import OrjsonConverter, configure_converter
 
 Make = Callable[[Any, Any], Any]
@@ -163,8 +169,11 @@ _ours = _converter()
 
 
 def check_type(kind: Any) -> None:
-    """Check that values of a type can be made. Raises: what cattrs raises."""
-    _ours.get_structure_hook(kind)
+    """Check that values of a type can be made. Raises: TypeError, and what else cattrs raises."""
+    try:
+        _ours.get_structure_hook(kind)
+    except StructureHandlerNotFoundError as error:
+        raise TypeError(f"{error.type_} is no attrs class, dataclass or TypedDict") from None
 
 
 def structure(payload: Any, kind: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -58,7 +58,7 @@ def _our_names() -> Iterator[None]:
 
 def full_ids(ids: Sequence[str], tenant: str | Sequence[str]) -> list[str]:
     """Return the full ids of a producer's tasks, all of one tenant or each of its own. Raises: BadRequest."""
-    tenants = [tenant] * len(ids) if isinstance(tenant, str) else list(tenant)
+    tenants = list(tenant) if isinstance(tenant, Iterable) and not isinstance(tenant, str) else [tenant] * len(ids)
     if len(tenants) != len(ids):
         raise BadRequest(f"{len(tenants)} tenants were given for {len(ids)} payloads", field="tenant")
     known = {each: check_tenant(each) for each in tenants}

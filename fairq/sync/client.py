@@ -135,6 +135,7 @@ class Client:
     enqueue = enqueues(EnqueuedTask, client.Client.enqueue)
     enqueue_many = enqueues(_enqueued, client.Client.enqueue_many)
     enqueue_tasks = enqueues(_enqueued, client.Client.enqueue_tasks)
+    task = make(EnqueuedTask, client.Client.task)
     tasks = call(client.Client.tasks)
     cancel = call(client.Client.cancel)
     cancel_all = call(client.Client.cancel_all)

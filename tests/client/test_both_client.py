@@ -112,6 +112,14 @@ def test_an_open_client_ends_with_its_cancelled_task(service: Service) -> None:
     asyncio.run(main())
 
 
+@on_both
+async def test_a_client_that_was_closed_at_once_refuses_calls(service: Service) -> None:
+    async with service.client() as client:
+        pass
+    with pytest.raises(Closed):
+        await client.enqueue("emails", 1)
+
+
 def test_a_client_may_be_closed_in_another_task_of_asyncio(service: Service) -> None:
     async def main() -> None:
         opened = service.client()

@@ -40,6 +40,18 @@ async def test_what_is_enqueued_is_there_in_its_order(api: Api, service: Service
 
 
 @on_all
+async def test_another_program_gets_the_result_of_a_task_by_its_id(api: Api, service: Service) -> None:
+    app = service.worker()
+    app.task("emails")(nothing)
+    async with api.open_client(service.url, token=tenant("ada")) as client:
+        await client.enqueue("emails", 1, id="one", result_ttl=60)
+    async with api.working(app), api.open_client(service.url, token=tenant("ada")) as other:
+        task = other.task("emails", "one")
+        assert await task.result(timeout=30) is None
+        assert (await task.state()).state == "done"
+
+
+@on_all
 async def test_dead_letters_are_walked_and_replayed_at_a_rate(api: Api, service: Service) -> None:
     app, answers = service.worker(), ["reject"] * 5
 

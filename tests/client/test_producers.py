@@ -10,7 +10,7 @@ import trio
 
 import fairq
 from fairq.client.operator import open_operator
-from fairq.errors import Forbidden, QuotaExceeded, TenantsRefused
+from fairq.errors import BadRequest, Forbidden, QuotaExceeded, TenantsRefused
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
@@ -61,6 +61,13 @@ async def test_a_token_bounds_tenants_and_queues(served: Served) -> None:
             await client.wait_task("emails", other.id, 5)
         with pytest.raises(Forbidden):
             await client.open_batch("emails", tenant="zoo")
+
+
+async def test_a_tenant_that_is_no_text_is_refused_by_name(shop: fairq.Client) -> None:
+    one: Any = 17
+    for tenant in (one, [one]):
+        with pytest.raises(BadRequest, match="tenant must be .*, not 17"):
+            await shop.enqueue_many("emails", [1], tenant=tenant)
 
 
 async def test_the_longest_ids_fit_into_the_shortest_messages(server_store: str) -> None:
