@@ -122,6 +122,14 @@ def in_trio() -> bool:
     return tell is not None and tell()
 
 
+def in_event_loop() -> bool:
+    """True in a task of trio or asyncio, not in a thread beside."""
+    try:
+        return in_trio() or bool(asyncio.get_running_loop())
+    except RuntimeError:
+        return False
+
+
 def is_cancelled() -> bool:
     """True if the running asyncio task is being cancelled; a CancelledError may come from another one's end."""
     try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from attrs import field, frozen
 
 from fairq.client import later
 from fairq.client.links import Links
-from fairq.client.listed import lists_options
+from fairq.client.listed import F, lists_options
 from fairq.model.texts import moment_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,20 @@ class Reject(Exception):
     """Raised by a handler: this task can never succeed; it becomes a dead letter at once."""
 
 
+def _in_event_loop(method: F) -> F:
+    """Have a method that is awaited refuse threads, where it would never run."""
+
+    @wraps(method)
+    def call(*args: Any, **options: Any) -> Any:
+        from fairq.client.runtime import in_event_loop
+
+        if not in_event_loop():
+            raise RuntimeError(f"this is a thread: call anyio.from_thread.run(task.{method.__name__}, …)")
+        return method(*args, **options)
+
+    return call  # type: ignore[return-value]
+
+
 def _moment(ms: int | None) -> datetime | None:
     return None if not ms else moment_of(ms)
 
@@ -73,6 +88,7 @@ class Task(Generic[P]):
     _report: Callable[[float, str], None] = field(default=lambda *_: None, repr=False, eq=False)
     _links: Links = field(factory=Links, repr=False, eq=False)
 
+    @_in_event_loop
     async def progress(self, fraction: float, text: str = "") -> None:
         """Say how far the handler has come, 0 to 1; `EnqueuedTask.state` tells it while the handler runs.
 
@@ -84,6 +100,7 @@ class Task(Generic[P]):
         await anyio.lowlevel.checkpoint()
 
     @lists_options
+    @_in_event_loop
     async def enqueue(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
         """Enqueue a task for the same tenant, now; returns its id, or that of the task which is there already.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import anyio.from_thread
 import pytest
 
 import fairq
@@ -70,3 +73,22 @@ async def test_what_no_acknowledgement_can_have_is_refused_in_the_handler(servic
         task = await client.enqueue("work", {}, result_ttl=60)
         await task.result(timeout=10)
         assert [error.field for error in errors] == ["queue", "payload", "batch", "id", "payload", "id", "id", "links"]
+
+
+@on_both
+async def test_a_plain_handler_that_forgets_the_event_loop_is_told(service: Service) -> None:
+    app, told = service.worker(), list[RuntimeError]()
+
+    @app.task("work")
+    def work(task: fairq.Task) -> None:
+        calls: Any = ((task.enqueue, ("next", 1)), (task.progress, (0.5,)))
+        for call, args in calls:
+            with pytest.raises(RuntimeError, match=r"anyio\.from_thread\.run") as caught:
+                call(*args)
+            told.append(caught.value)
+            anyio.from_thread.run(call, *args)
+
+    async with service.client() as client, working(app):
+        task = await client.enqueue("work", {}, result_ttl=60, max_attempts=1)
+        await task.result(timeout=10)
+        assert len(told) == 2

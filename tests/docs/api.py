@@ -70,7 +70,7 @@ def _of_name(name: str, found: Any) -> Iterator[str]:
         if isinstance(value, property):
             yield f"#### `.{member}`"
         else:
-            yield f"#### `{'await ' * inspect.iscoroutinefunction(value)}.{member}{_signature(value)}`"
+            yield f"#### `{'await ' * inspect.iscoroutinefunction(inspect.unwrap(value))}.{member}{_signature(value)}`"
         yield _told(value)
 
 

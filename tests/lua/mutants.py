@@ -543,8 +543,8 @@ MUTANTS = [
         "if queue.remembered == 0 then",
     ),
     Mutant(
-        "a large payload outlives its dead letter",
-        "  if header.features >= IS_LARGE then redis.call('HDEL', call.prefix .. 'payloads', id) end\n",
+        "a large payload outlives its task",
+        "  if marks.large then write('HDEL', call.prefix .. 'payloads', marks.large) end\n",
         "",
     ),
     Mutant(
@@ -568,7 +568,22 @@ MUTANTS = [
     Mutant(
         "what a reply has no room for is turned round", "  for i = #returned, 1, -1 do", "  for i = 1, #returned do"
     ),
-    Mutant("a purged task weighs", "    accounts.add_bytes(call, account, -bytes)\n    records.drop", " records.drop"),
+    Mutant("a purged task weighs", "    accounts.add_bytes(call, account, -bytes)\n    records.mark", " records.mark"),
+    Mutant(
+        "a purged task is told as cancelled",
+        "    records.mark(call, id, 'dead',",
+        "    records.mark(call, id, 'cancelled',",
+    ),
+    Mutant(
+        "letters that a claim pushes out stay tasks",
+        "  if call.marks then records.write_marks(call) end  -- of",
+        "  -- of",
+    ),
+    Mutant(
+        "a lost lease is remembered as the end of a letter",
+        "return (death.reason == EXHAUSTED or death.reason == REJECTED) and death.lease or 0",
+        "return death.lease",
+    ),
     Mutant("a new task weighs nothing", "  accounts.add_bytes(call, account, new.bytes)\n", ""),
     Mutant(
         "a task's run does not say that it asks for more",
