@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import structlog
 import trio
 
@@ -54,6 +55,13 @@ def server_store(pytestconfig: pytest.Config, running_stores: Callable[[str], st
     client.flushall()
     client.close()
     return server.url
+
+
+@pytest.fixture
+def redis_store(server_store: str) -> Iterator[redis.Redis]:
+    """A plain client of the store, past the servers."""
+    with stores.connect(server_store) as client:
+        yield client
 
 
 @pytest.fixture
