@@ -50,10 +50,7 @@ def plain_logs() -> Iterator[None]:
 def server_store(pytestconfig: pytest.Config, running_stores: Callable[[str], stores.Server]) -> str:
     """The URL of the session's store, emptied."""
     server = running_stores(pytestconfig.getoption("--store"))
-    client = stores.connect(server.url)
-    client.config_set("maxmemory", 0)
-    client.flushall()
-    client.close()
+    stores.empty(server)
     return server.url
 
 

@@ -35,11 +35,11 @@ async def listed(served: Served) -> list[str]:
         return [row["queue"] for row in (await operator.ask("queues"))["queues"]]
 
 
-async def empty_queue(served: Served, queue: str = "q") -> None:
+async def empty_queue(served: Served) -> None:
     """Make a queue for ada that has nothing but a tenant."""
     async with raw(served, tenant("ada")) as ada:
-        await ada.ask("schedule", queue=queue, name="s", payload=1, every_ms=60_000)
-        await ada.ask("unschedule", queue=queue, name="s")
+        await ada.ask("schedule", queue="q", name="s", payload=1, every_ms=60_000)
+        await ada.ask("unschedule", queue="q", name="s")
 
 
 async def forget(served: Served, idle_ms: int = 0) -> Forgotten:
