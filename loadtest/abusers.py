@@ -158,9 +158,9 @@ class Site:
             await trio.aclose_forcefully(stream)
 
     @asynccontextmanager
-    async def reading_link(self, token: str = TENANT) -> AsyncIterator[Link]:
+    async def reading_link(self) -> AsyncIterator[Link]:
         """Keep a websocket on which all answers are read and forgotten."""
-        async with self.link(token) as link, trio.open_nursery() as nursery:
+        async with self.link(TENANT) as link, trio.open_nursery() as nursery:
             nursery.start_soon(link.read_on)
             yield link
 

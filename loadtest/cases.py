@@ -166,10 +166,10 @@ TAIL_MS = (1, 2, 5, 20, 50, 100, 200, 500, 1000, 2000)
 ENOUGH = 1.6  # all work of a case with a period: no tenant may run out of tasks
 
 
-def _jittered(ms: float, count: int = 50) -> tuple[float, ...]:
-    """Return lengths of a quarter more or less."""
+def _jittered(ms: float) -> tuple[float, ...]:
+    """Return 50 lengths of a quarter more or less."""
     draws = random.Random(str(ms))
-    return tuple(round(ms * draws.uniform(0.75, 1.25), 3) for _ in range(count))
+    return tuple(round(ms * draws.uniform(0.75, 1.25), 3) for _ in range(50))
 
 
 # what of the slots is left when quiet tenants have what they want

@@ -162,10 +162,7 @@ def store_server(store_kind: str, running_stores: Callable[[str], stores.Server]
         server = running_stores(store_kind)
     except stores.StoreMissing as error:
         pytest.fail(str(error), pytrace=False)
-    client = stores.connect(server.url)
-    client.config_set("maxmemory", 0)
-    client.flushall()
-    client.close()
+    stores.empty(server)
     return server
 
 

@@ -57,6 +57,13 @@ def connect(url: str, **options: object) -> redis.Redis:
     return redis.Redis.from_url(of_owner(url), retry=Retry(NoBackoff(), 0), socket_timeout=60.0, **options)
 
 
+def empty(server: Server) -> None:
+    """Drop all that a store holds but its functions, and let it hold as much as it likes."""
+    with connect(server.url) as client:
+        client.config_set("maxmemory", 0)
+        client.flushall()
+
+
 def binary(kind: str) -> Path | None:
     """Find the server's program, or None where it is not installed."""
     if kind == "redis":

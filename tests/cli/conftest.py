@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from tests.server.conftest import server_store
+from tests.server.conftest import redis_store, server_store
 
 from .backups import backed_up, filled, source
 from .harness import Commands, ServerThread
 
-__all__ = ["backed_up", "filled", "server_store", "source"]
+__all__ = ["backed_up", "filled", "redis_store", "server_store", "source"]
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ import pytest
 import redis
 
 from fairq.store import library
-from tests import stores
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant
 
 from .harness import Commands
@@ -16,27 +15,21 @@ from .harness import Commands
 KEY = "fq:{emails/0}:"
 
 
-@pytest.fixture
-def keys(server_store: str) -> redis.Redis:
-    """The store, seen past the servers."""
-    return stores.connect(server_store)
-
-
-def test_a_queue_is_rebuilt_and_what_it_has_is_told(commands: Commands, keys: redis.Redis) -> None:
+def test_a_queue_is_rebuilt_and_what_it_has_is_told(commands: Commands, redis_store: redis.Redis) -> None:
     for number in range(3):
         commands.enqueue("emails", str(number))
-    keys.delete(f"{KEY}ready:ada")
+    redis_store.delete(f"{KEY}ready:ada")
     assert commands("queues", "repair", "emails", "--json").json == {"queue": "emails", "tasks": 3, "tenants": 1}
-    assert keys.zcard(f"{KEY}ready:ada") == 3
+    assert redis_store.zcard(f"{KEY}ready:ada") == 3
     assert commands("queues", "repair", "emails").out == "emails: rebuilt: 3 tasks of 1 tenants\n"
 
 
 async def test_what_is_under_repair_says_so_and_takes_no_changes_until_it_is_done(
-    server_store: str, keys: redis.Redis
+    server_store: str, redis_store: redis.Redis
 ) -> None:
     async with running(server_store) as served, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
         await ada.enqueue("emails", ["one"])
-        bar(keys)
+        bar(redis_store)
         (row,) = (await operator.ask("queues"))["queues"]
         assert row["is_repairing"] is True
         assert "queue_repairing" in (await ada.ask("why", queue="emails", id="one"))["causes"]
@@ -51,20 +44,20 @@ async def test_what_is_under_repair_says_so_and_takes_no_changes_until_it_is_don
             assert len(await worker.pushed(2)) == 2
 
 
-async def test_a_server_may_repair_all_queues_before_it_serves(server_store: str, keys: redis.Redis) -> None:
+async def test_a_server_may_repair_all_queues_before_it_serves(server_store: str, redis_store: redis.Redis) -> None:
     async with running(server_store) as served, raw(served, tenant("ada")) as ada:
         await ada.enqueue("emails", ["one"])
-    keys.delete(f"{KEY}ready:ada")
-    bar(keys)
+    redis_store.delete(f"{KEY}ready:ada")
+    bar(redis_store)
     async with running(server_store, repair=True) as served, raw(served, WORKER) as worker:
         await worker.attach("emails", credit=1)
         (task,) = await worker.pushed()
         assert task["id"] == "one"
 
 
-def bar(keys: redis.Redis) -> None:
+def bar(redis_store: redis.Redis) -> None:
     """Block a queue as an abandoned repair does."""
-    packed = keys.get(f"{KEY}queue")
+    packed = redis_store.get(f"{KEY}queue")
     assert isinstance(packed, bytes)
     at = 8 * [field.name for field in library.formats()["QUEUE"].fields].index("blocked")
-    keys.set(f"{KEY}queue", packed[:at] + struct.pack("<d", 16.0) + packed[at + 8 :])
+    redis_store.set(f"{KEY}queue", packed[:at] + struct.pack("<d", 16.0) + packed[at + 8 :])

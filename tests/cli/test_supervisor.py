@@ -68,9 +68,9 @@ def supervised(server: ServerThread, directory: Path, *more: str) -> Iterator[su
             CHILDREN.clear()
 
 
-def children_of(process: subprocess.Popen[str], count: int = 2) -> dict[str, int]:
-    """Read the names and pids of children that start."""
-    lines = [read_until(process, "child ").split() for _ in range(count)]
+def children_of(process: subprocess.Popen[str]) -> dict[str, int]:
+    """Read the names and pids of two children that start."""
+    lines = [read_until(process, "child ").split() for _ in range(2)]
     children = {line[2]: int(line[1]) for line in lines}
     CHILDREN.extend(children.values())
     return children

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import structlog
 import trio
 
@@ -49,11 +50,15 @@ def plain_logs() -> Iterator[None]:
 def server_store(pytestconfig: pytest.Config, running_stores: Callable[[str], stores.Server]) -> str:
     """The URL of the session's store, emptied."""
     server = running_stores(pytestconfig.getoption("--store"))
-    client = stores.connect(server.url)
-    client.config_set("maxmemory", 0)
-    client.flushall()
-    client.close()
+    stores.empty(server)
     return server.url
+
+
+@pytest.fixture
+def redis_store(server_store: str) -> Iterator[redis.Redis]:
+    """A plain client of the store, past the servers."""
+    with stores.connect(server_store) as client:
+        yield client
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import hmac
 from typing import Any
 
 import pytest
+import redis
 
 from fairq.errors import Unauthorized, Unavailable
 from fairq.model.tasks import Lease
@@ -15,7 +16,6 @@ from fairq.server.run import Served
 from fairq.store import keys
 from fairq.tokens import hash_token, make_token
 from fairq.wire.terms import Role
-from tests import stores
 from tests.store.proxy import open_proxy
 
 from .harness import OPERATOR, PRODUCER, WORKER, Raw, raw, running, tenant
@@ -106,15 +106,13 @@ async def test_a_forged_token_with_a_right_checksum_is_refused_by_its_hash(
     assert compared == [(hash_token(token + "another"), hash_token(token))]
 
 
-async def test_the_store_holds_hashes_only(served: Served, server_store: str) -> None:
+async def test_the_store_holds_hashes_only(served: Served, redis_store: redis.Redis) -> None:
     async with raw(served, OPERATOR) as operator:
         _, token = await operator.create_token(Role.WORKER)
         (listed,) = (await operator.ask("list_tokens"))["tokens"]
         assert "hash" not in listed
-    client = stores.connect(server_store)
-    records: list[Any] = client.hvals(keys.TOKENS)
+    records: list[Any] = redis_store.hvals(keys.TOKENS)
     held = b" ".join(records)
-    client.close()
     assert hash_token(token).encode() in held
     assert token.encode() not in held
     assert token.split("_")[3].encode() not in held

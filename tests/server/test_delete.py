@@ -11,7 +11,6 @@ import redis
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
 from fairq.store import keys
-from tests import stores
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, lease_of, raw, running, tenant
@@ -19,22 +18,17 @@ from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, lease_of, raw, ru
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def client(server_store: str) -> redis.Redis:
-    return stores.connect(server_store)
-
-
-def crowd(client: redis.Redis) -> None:
+def crowd(redis_store: redis.Redis) -> None:
     """Give the store so many other keys that no deletion ends with its first call."""
-    client.mset({f"other:{n}": "" for n in range(1000)})
+    redis_store.mset({f"other:{n}": "" for n in range(1000)})
 
 
-def keys_of(client: redis.Redis, queue: str) -> set[bytes]:
-    return set(client.scan_iter(f"{keys.queue_prefix(queue)}:*"))
+def keys_of(redis_store: redis.Redis) -> set[bytes]:
+    return set(redis_store.scan_iter(f"{keys.queue_prefix('q')}:*"))
 
 
 async def test_a_tenant_that_makes_names_without_end_is_stopped_at_its_quota(
-    served: Served, client: redis.Redis, ada: Raw, operator: Raw
+    served: Served, redis_store: redis.Redis, ada: Raw, operator: Raw
 ) -> None:
     refused = []
     async with raw(served, tenant("eve")) as eve:
@@ -45,7 +39,7 @@ async def test_a_tenant_that_makes_names_without_end_is_stopped_at_its_quota(
                 refused.append((error.code, error.field, error.frame.get("retry_in_ms")))
         assert refused == [("quota_exceeded", "queues", None)] * 30
         assert len((await operator.ask("queues"))["queues"]) == 100
-        assert len([key for key in client.scan_iter("fq:{q-*:queue")]) == 100
+        assert len([key for key in redis_store.scan_iter("fq:{q-*:queue")]) == 100
         assert set(served.app.ticker.queues) <= {f"q-{number}" for number in range(100)}
         assert await eve.enqueue("q-0", ["b"]) == await ada.enqueue("hers", ["a"]) == ["ok"]
         assert await eve.enqueue("hers", ["a"]) == ["ok"]
@@ -110,7 +104,9 @@ async def test_only_operators_make_queues_where_no_tenant_may(server_store: str)
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_the_other_server_forgets_a_deleted_queue_at_once(client: redis.Redis, one: Served, two: Served) -> None:
+async def test_the_other_server_forgets_a_deleted_queue_at_once(
+    redis_store: redis.Redis, one: Served, two: Served
+) -> None:
     async with raw(one, OPERATOR) as operator, raw(two, tenant("ada")) as ada:
         async with raw(two, WORKER) as worker:
             await worker.attach("q", credit=1)
@@ -128,7 +124,7 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(client: redis.Re
             await operator.ask("delete_queue", queue="q")
         answer = await operator.ask("delete_queue", queue="q", purge=True)
         assert (answer["outcome"], answer["contents"]["delayed"]) == ("ok", 1)
-        assert keys_of(client, "q") == set()
+        assert keys_of(redis_store) == set()
         places = (
             app.ticker.queues,
             app.store.registry.known,
@@ -143,7 +139,7 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(client: redis.Re
 
 @pytest.mark.usefixtures("no_polls")
 async def test_workers_of_a_deleted_queue_are_told_to_stop_and_serve_it_when_it_is_made_anew(
-    client: redis.Redis, one: Served, two: Served
+    redis_store: redis.Redis, one: Served, two: Served
 ) -> None:
     async with raw(one, OPERATOR) as operator, raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
         await worker.attach("q", credit=1)
@@ -162,7 +158,7 @@ async def test_workers_of_a_deleted_queue_are_told_to_stop_and_serve_it_when_it_
 
 @pytest.mark.usefixtures("quick_floor")
 async def test_a_deletion_that_its_server_did_not_finish_is_finished_by_another(
-    server_store: str, client: redis.Redis
+    server_store: str, redis_store: redis.Redis
 ) -> None:
     async with running(server_store) as stays, raw(stays, tenant("ada")) as ada, raw(stays, WORKER) as worker:
         async with running(server_store) as dies:
@@ -170,7 +166,7 @@ async def test_a_deletion_that_its_server_did_not_finish_is_finished_by_another(
             await ada.enqueue("q", ["a"])
             (task,) = await worker.pushed()
             await dies.app.store.enqueue("q", "bob", [NewTask(f"b-{n}", b"1", priority=9) for n in range(300)])
-            crowd(client)
+            crowd(redis_store)
             await worker.ask("credit", credit=0)
             assert (await dies.app.store.registry.delete("q", purge=True, seconds=0)).outcome == "more"
         with pytest.raises(Refused, match="deleting queue: the queue is being deleted"):
@@ -187,10 +183,10 @@ async def test_a_deletion_that_its_server_did_not_finish_is_finished_by_another(
 
 
 async def test_a_long_deletion_is_answered_before_it_is_done(
-    served: Served, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    served: Served, redis_store: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.server.verbs.admin._DELETE_S", 0.0)
-    crowd(client)
+    crowd(redis_store)
     async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
         for _ in range(2):
             await ada.enqueue("q", [f"id-{n}" for n in range(160)], priority=9)
@@ -199,4 +195,4 @@ async def test_a_long_deletion_is_answered_before_it_is_done(
                 outcomes.append((await operator.ask("delete_queue", queue="q", purge=not outcomes))["outcome"])
             assert set(outcomes[:-1]) == {"more"}
             assert outcomes[-1] == "ok"
-            assert keys_of(client, "q") == set()
+            assert keys_of(redis_store) == set()

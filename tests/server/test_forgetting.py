@@ -12,7 +12,6 @@ from fairq.server.run import Served
 from fairq.server.timers import forgetting
 from fairq.server.timers.forgetting import IDLE_MS, Forgotten, forget_once
 from fairq.store import keys
-from tests import stores
 from tests.store.waiting import wait_until
 
 from .clock import StoreClock
@@ -36,11 +35,11 @@ async def listed(served: Served) -> list[str]:
         return [row["queue"] for row in (await operator.ask("queues"))["queues"]]
 
 
-async def empty_queue(served: Served, queue: str = "q") -> None:
+async def empty_queue(served: Served) -> None:
     """Make a queue for ada that has nothing but a tenant."""
     async with raw(served, tenant("ada")) as ada:
-        await ada.ask("schedule", queue=queue, name="s", payload=1, every_ms=60_000)
-        await ada.ask("unschedule", queue=queue, name="s")
+        await ada.ask("schedule", queue="q", name="s", payload=1, every_ms=60_000)
+        await ada.ask("unschedule", queue="q", name="s")
 
 
 async def forget(served: Served, idle_ms: int = 0) -> Forgotten:
@@ -94,7 +93,7 @@ async def test_a_queue_stays_while_a_server_with_workers_does_not_answer(served:
 
 
 async def test_all_servers_forget_a_queue_and_serve_it_when_it_comes_back(
-    server_store: str, one: Served, two: Served
+    redis_store: redis.Redis, one: Served, two: Served
 ) -> None:
     for served in (one, two):
         await empty_queue(served)
@@ -103,8 +102,7 @@ async def test_all_servers_forget_a_queue_and_serve_it_when_it_comes_back(
     await wait_until(lambda: "q" not in two.app.store.registry.known)
     await run_one(two)
     assert await listed(one) == ["q"]
-    client = stores.connect(server_store)
-    assert client.exists(f"{keys.queue_prefix('q')}:queue")
+    assert redis_store.exists(f"{keys.queue_prefix('q')}:queue")
 
 
 async def test_a_worker_that_comes_while_its_queue_is_removed_is_served_at_once(
@@ -133,9 +131,3 @@ async def test_servers_look_by_themselves(
     async with running(server_store) as served:
         await empty_queue(served)
         await wait_until(lambda: not redis_store.exists(keys.QUEUES))
-
-
-@pytest.fixture
-def redis_store(server_store: str) -> redis.Redis:
-    """A plain client of the store."""
-    return stores.connect(server_store)

@@ -24,10 +24,10 @@ NIGHTLY = {"queue": "q", "name": "nightly", "payload": {"n": 1}, "cron": "0 3 * 
 EVERY = {"queue": "q", "name": "every", "payload": 1, "every_ms": 1000}
 
 
-async def overdue(store: Store, name: str, misfire: str, late_ms: int, every_ms: int = 3_600_000) -> int:
+async def overdue(store: Store, name: str, misfire: str, late_ms: int) -> int:
     """Make a schedule of ada's whose fire was `late_ms` ago; returns when that was."""
     now_ms, _ = await store.schedules("q", "ada", name)
-    timing = Timing(every_ms=every_ms)
+    timing = Timing(every_ms=3_600_000)
     await store.schedule("q", "ada", name, timing, now_ms - late_ms, misfire, NewTask("late", b'"late"'))
     return now_ms - late_ms
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
+import redis
 
 from fairq.server.run import Served
 from fairq.store.address import Address
-from tests import stores
 from tests.store.proxy import Proxy, open_proxy
 from tests.store.waiting import wait_until
 
@@ -17,17 +17,15 @@ from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
 
 
 async def test_a_library_that_the_store_has_lost_is_loaded_again(
-    served: Served, server_store: str, ada: Raw, worker: Raw
+    redis_store: redis.Redis, ada: Raw, worker: Raw
 ) -> None:
     await worker.attach("q", credit=1)
     await ada.enqueue("q", ["a"])
     (task,) = await worker.pushed()
-    client = stores.connect(server_store)
     for request in (partial(worker.settle, "q", "ack", task), partial(ada.enqueue, "q", ["b"])):
-        client.function_flush()
+        redis_store.function_flush()
         assert await request() == ["ok"]
     assert (await worker.pushed())[0]["id"] == "b"
-    client.close()
 
 
 async def test_a_queue_that_was_deleted_unheard_is_made_anew(served: Served, ada: Raw, worker: Raw) -> None:

@@ -6,6 +6,7 @@ import time
 
 import httpx
 import pytest
+import redis
 
 from fairq.client.operator import open_operator
 from fairq.errors import FairqError, TokenExpired, Unauthorized
@@ -14,7 +15,6 @@ from fairq.server.run import Served
 from fairq.store import keys
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import CLOSE_REVOKED, Role
-from tests import stores
 from tests.server.harness import OPERATOR, Raw, raw, running, url_of
 
 HOUR_MS = 3_600_000
@@ -60,24 +60,22 @@ async def test_an_expired_token_is_refused_over_http_with_its_own_code(server_st
                 assert (answer.status_code, answer.json()["code"]) == (401, "token_expired")
 
 
-async def test_labels_expiry_and_last_use_are_listed(served: Served, operator: Raw, server_store: str) -> None:
+async def test_labels_expiry_and_last_use_are_listed(served: Served, operator: Raw, redis_store: redis.Redis) -> None:
     id, text = await operator.create_token(Role.TENANT, label="Ann's laptop", expires_in_ms=HOUR_MS)
     (row,) = (await operator.ask("list_tokens"))["tokens"]
     assert (row["label"], row["used_at_ms"]) == ("Ann's laptop", 0)
     assert row["expires_at_ms"] == row["created_at_ms"] + HOUR_MS
     async with raw(served, text):
         pass
-    client = stores.connect(server_store)
-    assert not client.exists(keys.TOKEN_USES), "nothing is written with a request"
+    assert not redis_store.exists(keys.TOKEN_USES), "nothing is written with a request"
     await served.app.token_uses.write()
     (row,) = (await operator.ask("list_tokens"))["tokens"]
     assert abs(row["used_at_ms"] - time.time() * 1000) < 60_000
     await operator.ask("revoke_token", id=id)
-    assert not client.exists(keys.TOKEN_USES)
+    assert not redis_store.exists(keys.TOKEN_USES)
     served.app.token_uses.note(id)
     await served.app.token_uses.write()
-    assert not client.exists(keys.TOKEN_USES), "a revoked token leaves nothing"
-    client.close()
+    assert not redis_store.exists(keys.TOKEN_USES), "a revoked token leaves nothing"
 
 
 async def test_a_connection_that_stays_open_is_a_use(

@@ -18,8 +18,8 @@ class Proxy:
     """Forwards connections to `target`, a TCP port of this machine or a unix socket's path."""
 
     target: int | str
-    port: int = 0
     tls: ssl.SSLContext | None = None
+    port: int = field(default=0, init=False)
     is_refusing: bool = False
     requests: int = 0  # pieces of data that clients sent
     connections: int = 0
@@ -105,9 +105,9 @@ class Proxy:
 
 
 @asynccontextmanager
-async def open_proxy(target: int | str, *, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[Proxy]:
+async def open_proxy(target: int | str, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Proxy]:
     """Run a proxy while the context lasts."""
-    proxy = Proxy(target, port, tls)
+    proxy = Proxy(target, tls)
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.run)
         yield proxy

@@ -73,13 +73,8 @@ async def test_the_database_of_the_url_is_used(store_url: str) -> None:
             assert await store.queues() == []
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[str, str]:
-    """A self-signed certificate for 127.0.0.1, and its key."""
-    return make_certificate(tmp_path)
-
-
-async def test_rediss_checks_the_certificate(store_port: int, certificate: tuple[str, str]) -> None:
+async def test_rediss_checks_the_certificate(store_port: int, tmp_path: Path) -> None:
+    certificate = make_certificate(tmp_path)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(*certificate)
     with trio.fail_after(30):

@@ -50,8 +50,8 @@ class Process:
         self.process.kill()
         self.process.wait()
 
-    async def wait_printed(self, pattern: str, seconds: float = START_SECONDS) -> re.Match[str]:
-        with trio.move_on_after(seconds):
+    async def wait_printed(self, pattern: str) -> re.Match[str]:
+        with trio.move_on_after(START_SECONDS):
             while True:
                 if found := re.search(pattern, self.printed):
                     return found

@@ -27,7 +27,6 @@ from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire import messages as wire
 from fairq.wire.terms import Role
 from fairq.wire.verbs import CHANGES
-from tests import stores
 from tests.server.harness import OPERATOR, Raw, Refused, raw, running, tenant
 from tests.server.refusals import GOOD, REQUESTS, SECRET, Row, good
 from tests.server.test_refusals import open_world
@@ -147,7 +146,7 @@ async def test_a_change_that_cannot_be_noted_is_not_carried_out(monkeypatch: pyt
 
 
 async def test_a_change_whose_server_died_stays_as_begun_and_then_as_unknown(
-    server_store: str, monkeypatch: pytest.MonkeyPatch, operator: Raw
+    redis_store: Any, monkeypatch: pytest.MonkeyPatch, operator: Raw
 ) -> None:
     async def away(*_: Any) -> None:
         raise Unavailable("the store is away")
@@ -159,12 +158,10 @@ async def test_a_change_whose_server_died_stays_as_begun_and_then_as_unknown(
     assert page["changes"] == []
     assert [(c["verb"], c["outcome"]) for c in page["begun"]] == [("set_weight", "begun")]
     assert (await operator.ask("audit", verb="set_paused"))["begun"] == []
-    client: Any = stores.connect(server_store)
     rest = {"label": "", "role": "operator", "address": "a", "via": "http", "target": "x"}
     named = {"token": "t", "verb": "purge", "queue": "q", "tenant": ""}
-    client.delete(f"{keys.AUDIT}:begun")
-    client.xadd(f"{keys.AUDIT}:begun", {**named, "change": orjson.dumps(rest)}, id="1-0")  # long ago
-    client.close()
+    redis_store.delete(f"{keys.AUDIT}:begun")
+    redis_store.xadd(f"{keys.AUDIT}:begun", {**named, "change": orjson.dumps(rest)}, id="1-0")  # long ago
     await operator.ask("set_paused", paused=True, queue="q")
     page = await operator.ask("audit")
     assert [(c["verb"], c["outcome"]) for c in page["changes"]] == [("set_paused", "ok")]
@@ -175,13 +172,11 @@ async def test_a_change_whose_server_died_stays_as_begun_and_then_as_unknown(
     assert (await operator.ask("audit", after="0-1", since_ms=1 << 49))["changes"] == []
 
 
-async def test_a_lost_change_is_found_behind_a_hundred_others(server_store: str, operator: Raw) -> None:
-    client: Any = stores.connect(server_store)
+async def test_a_lost_change_is_found_behind_a_hundred_others(redis_store: Any, operator: Raw) -> None:
     rest = orjson.dumps({"label": "", "role": "operator", "address": "a", "via": "http", "target": "x"})
     for number in range(BEGUN_SHOWN + 2):
         named = {"token": "t", "verb": "set_paused" if number else "purge", "queue": "q", "tenant": ""}
-        client.xadd(f"{keys.AUDIT}:begun", {**named, "change": rest}, id=f"{number + 1}-0")
-    client.close()
+        redis_store.xadd(f"{keys.AUDIT}:begun", {**named, "change": rest}, id=f"{number + 1}-0")
     page = await operator.ask("audit", verb="purge")
     assert [(c["verb"], c["outcome"], c["at_ms"]) for c in page["begun"]] == [("purge", "unknown", 1)]
     assert len((await operator.ask("audit", verb="set_paused"))["begun"]) == BEGUN_SHOWN

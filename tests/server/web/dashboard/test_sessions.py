@@ -17,10 +17,10 @@ from .harness import FORM, Site, text_of, visited
 STRICT = {"dev": False, "admin_host": "127.0.0.1"}
 
 
-async def token_for(site: Site, role: Role, tenant: str | None = None) -> tuple[str, str]:
+async def token_for(site: Site, role: Role) -> tuple[str, str]:
     """A token that the store knows: its id and its text."""
     id, token = make_token(role)
-    await site.served.app.auth.create(TokenRecord(id, role.value, hash_token(token), tenant))
+    await site.served.app.auth.create(TokenRecord(id, role.value, hash_token(token)))
     return id, token
 
 
