@@ -164,13 +164,13 @@ async def test_an_open_stream_ends_with_its_token(server_store: str, end: str, m
                 if not text and end == "revoked":
                     await site.served.app.auth.revoke(id)
                 elif not text:
-                    monkeypatch.setattr("fairq.server.net.auth._check_expiry", _expired)
+                    monkeypatch.setattr("fairq.server.net.auth.Auth._admit", _expired)
                 text += part
         assert text.endswith("event: left\ndata: signed out\n\n")
         assert (await site.browser.get("/queues")).status_code == 303
 
 
-def _expired(record: Any) -> None:
+def _expired(auth: Any, record: Any) -> None:
     from fairq.errors import TokenExpired
 
     raise TokenExpired("the token expired")
