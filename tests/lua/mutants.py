@@ -270,8 +270,6 @@ MUTANTS = [
         "  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end\n",
         "",
     ),
-    Mutant("a wait for a place in a batch counts", "if batch and batch.max_running > 0 then return nil end", ""),
-    Mutant("another task of the holder's id is replaced", " or asked.dedupe_key ~= dedupe_key or", " or"),
     Mutant("replaced payloads weigh as before", "  new.freed_bytes = new.freed_bytes + bytes", "  new.freed_bytes = 0"),
     Mutant("tasks served from groups stay counted", "        details.grouped = details.grouped - source.taken\n", ""),
     Mutant(

@@ -31,3 +31,13 @@ def test_a_call_looks_at_no_more_than_it_was_asked_to(queue: Queue) -> None:
     for n in range(30):
         queue.enqueue(f"t{n}", f"a{n}")
     assert oldest(queue, 7)[1] == 7  # on the wake list
+
+
+def test_a_wait_for_a_place_in_a_batch_does_not_count(queue: Queue) -> None:
+    queue.open_batch("b", 1)
+    queue.enqueue("ada", "a1", "a2", batch="b")
+    queue.enqueue("bob", "b1")
+    queue.advance(40)
+    assert queue.end("ack", next(lease for lease in queue.claim(2) if lease.id == "a1")) == "ok"
+    assert queue.state("a2") == "ready"
+    assert oldest(queue) == (-1, 1), "nothing is known to wait"
