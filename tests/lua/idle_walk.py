@@ -35,6 +35,7 @@ class IdleWalk(Walk):
             self.pause_queue()
         self.pass_time(2 * BATCH_KEEP_MS)
         self.expire_keys()
+        self.machine.forget_tenants()
         for name in NAMES:
             self.machine.drop_tenant(tenant=name)
         self.machine.forget_queue(for_ms=self.emptier.choice([0, 50, 60_000]))

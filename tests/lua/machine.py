@@ -442,6 +442,11 @@ class QueueMachine(RuleBasedStateMachine):
         """Delete a tenant, if it has nothing."""
         self.same(self.call("drop_tenant", tenant)[0].decode(), self.model.drop_tenant(self.now, tenant))
 
+    @rule()
+    def forget_tenants(self) -> None:
+        """Delete the tenants that have nothing now; how long they have had nothing is for a test of its own."""
+        self.same(self.call("forget_tenants", "0", 200, 0, ""), [b"0", self.model.forget_tenants(self.now)])
+
     @rule(for_ms=st.sampled_from([0, 50, 60_000]))
     def forget_queue(self, for_ms: int) -> None:
         """Forget the queue, if it has had nothing for so long; then it is made anew."""

@@ -691,4 +691,15 @@ MUTANTS = [
         "2], details.packed = account.name, new, new",
         "2] = account.name, new",
     ),
+    # Found where a task ends with links.
+    Mutant(
+        "links wake no server",
+        "  enqueue.store_decided(call, new)\n  close.call(call)\n  return 'ok'",
+        "  enqueue.store_decided(call, new)\n  close.go_on(call)\n  return 'ok'",
+    ),
+    Mutant(
+        "a lease that was extended has no links",
+        "if not lease or lease.lease ~= number or",
+        "if not lease or lease.lease ~= number or lease.is_extended == 1 or",
+    ),
 ]

@@ -124,6 +124,16 @@ def test_a_tenant_that_is_at_its_limit_of_bytes_may_go_on_with_a_chain(queue: Qu
     Keyspace(queue).check()
 
 
+def test_a_link_may_have_the_bytes_of_its_task_and_of_the_one_that_it_replaces(queue: Queue) -> None:
+    lease, both = leased(queue, payload=b"x" * 100), counted("a", 100) + counted("old", key="k")
+    queue.enqueue("ada", "old", key="k")
+    queue.set_limits("ada", stored_bytes=both)
+    most = b"x" * (both - counted("b", 0, key="k"))
+    refused_links(queue, "quota_exceeded stored_bytes", lease, packed_link("b", most + b"x", key="k", replace=1))
+    assert queue.link(lease, packed_link("b", most, key="k", replace=1)) == "ok"
+    assert [queue.state(id) for id in ("old", "b")] == ["cancelled", "ready"]
+
+
 def test_what_enqueue_refuses_is_refused(queue: Queue) -> None:
     lease = leased(queue)
     refused_links(queue, "bad_request expires_at", lease, packed_link("b"), packed_link("c", expires_at=START - 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.records import SETTINGS
 from fairq.model.queue.schedules import Scheduling
 from fairq.model.queue.tasks import Run
@@ -30,9 +31,18 @@ class Operating(Scheduling):
         t = self.tenants.get(name)
         if t is None:
             return "gone"
-        waiting = len(t.ready) + t.pending + len(t.delayed)
-        if waiting + t.leased + t.dead + t.bytes > 0:
+        if self.has_any(t):
             return "not_empty"
+        self.drop(t)
+        return "ok"
+
+    def has_any(self, t: Tenant) -> bool:
+        """True if a tenant has tasks, or keeps anything beside its feed."""
+        return len(t.ready) + t.pending + len(t.delayed) + t.leased + t.dead + t.bytes > 0
+
+    def drop(self, t: Tenant) -> None:
+        """Delete a tenant, its settings and its feed."""
+        name = t.name
         del self.tenants[name]
         self.dropped["delivered"] += t.delivered
         self.dropped["entitled"] += self.entitled_to(t)
@@ -40,7 +50,16 @@ class Operating(Scheduling):
         self.idle.discard(name)
         for known in (self.due, self.parked, self.own, self.hours, self.feeds.kept, self.feeds.newest):
             known.pop(name, None)
-        return "ok"
+
+    def forget_tenants(self, now: float) -> int:
+        """Delete the tenants that have nothing, and are as new ones would be; returns how many."""
+        self.open(now)
+        is_set, unset = {*self.own, *self.hours, *self.feeds.newest}, Tenant("").weight
+        idle = [t for t in self.tenants.values() if not (self.has_any(t) or t.blocked)]
+        new = [t for t in idle if t.weight == unset and t.name not in is_set]
+        for t in new:
+            self.drop(t)
+        return len(new)
 
     def forget_queue(self, now: float, for_ms: float) -> str:
         """True if the queue has had nothing for so long, and no settings: then this model is at its end."""
