@@ -66,7 +66,7 @@ async def test_a_token_bounds_tenants_and_queues(served: Served) -> None:
 async def test_a_tenant_that_is_no_text_is_refused_by_name(shop: fairq.Client) -> None:
     one: Any = 17
     for tenant in (one, [one]):
-        with pytest.raises(BadRequest, match="tenant must be .*, not 17"):
+        with pytest.raises(BadRequest, match=r"tenant must be .*, not 17"):
             await shop.enqueue_many("emails", [1], tenant=tenant)
 
 
