@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial, update_wrapper
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,15 @@ class NoHandler(Exception):
 
 
 def check_function(function: Any) -> None:
-    """Check that a handler runs when it is called. Raises: BadRequest."""
+    """Check that a handler runs when it is called with a task. Raises: BadRequest."""
     if not callable(function) or isgeneratorfunction(function) or isasyncgenfunction(function):
         raise BadRequest(f"a handler must be a function without `yield`, not {function!r:.80}", field="function")
+    with suppress(ValueError):  # some builtins tell no signature
+        try:
+            signature(function, follow_wrapped=False).bind(None)
+        except TypeError as error:
+            told = f"handler {name_of(function)} gets a task and nothing else: {error}"
+            raise BadRequest(told, field="function") from None
 
 
 @frozen(eq=False)

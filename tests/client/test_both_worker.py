@@ -161,6 +161,22 @@ def test_what_does_not_run_when_it_is_called_is_no_handler() -> None:
             assert app.handlers == {}
 
 
+def test_a_handler_that_a_task_alone_cannot_call_is_refused() -> None:
+    @functools.wraps(lambda task, database: None)
+    def injected(task: fairq.Task) -> None: ...
+
+    cases: list[tuple[Any, str]] = [
+        (lambda: None, "too many positional arguments"),
+        (lambda task, to: None, "missing a required argument: 'to'"),
+        (lambda task, *, to: None, "missing a required argument: 'to'"),
+    ]
+    app = fairq.Worker()
+    for function, why in cases:
+        with case(function), pytest.raises(BadRequest, match=f"gets a task and nothing else: {why}"):
+            app.task("emails")(function)
+    app.task("emails")(injected)
+
+
 @on_both
 async def test_stop_finishes_what_runs_and_takes_no_more(service: Service) -> None:
     app, finish, began = service.worker(2), anyio.Event(), list[str]()
