@@ -16,7 +16,9 @@ from fairq.model.rates import Rate
 from fairq.server.net.admission import HTTP_PER_TURN, PER_TURN, Usage
 from fairq.server.net.connection import LONG_TEXT_S, RESTS, Connection
 from fairq.server.web.http.bodies import Inbox
+from fairq.server.web.http.bounds import FREE_PARTS
 from fairq.server.web.http.guard import INBOX, STREAM, Guard
+from fairq.turns import Gate
 
 from .test_connection import SlowClient, Turns, connected
 
@@ -96,10 +98,28 @@ async def test_a_few_requests_without_a_token_are_answered_in_one_turn(
         raise AssertionError
 
     app: Any = SimpleNamespace(settings=SimpleNamespace(message_bytes=1))
-    guard = Guard(api, app, Nobody())  # type: ignore[arg-type]
+    guard, gate = Guard(api, app, Nobody()), Gate(HTTP_PER_TURN)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         for _ in range(20):
-            scope = {"type": "http", "method": "GET", "path": path, "headers": [], INBOX: Inbox(receive), STREAM: None}
+            inbox = Inbox(receive, gate)
+            scope = {"type": "http", "method": "GET", "path": path, "headers": [], INBOX: inbox, STREAM: None}
             nursery.start_soon(guard, scope, receive, send)
     assert len(answered) == 20
     assert max(Counter(answered).values()) <= HTTP_PER_TURN
+
+
+async def test_one_part_of_a_body_that_has_many_is_read_in_one_turn(autojump_clock: trio.testing.MockClock) -> None:
+    """Chunks of one byte cost a thousand times as much as the same body in one piece."""
+    turns, gate, read = Turns(), Gate(HTTP_PER_TURN), list[int]()
+    trio.lowlevel.add_instrument(turns)
+
+    async def receive() -> Any:
+        await trio.lowlevel.checkpoint()
+        read.append(turns.count)
+        return {"type": "http.request", "body": b"x", "more_body": len(read) < 500}
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(Inbox(receive, gate).read, 1_000, lambda _: None)
+    assert len(read) >= 500
+    assert max(Counter(read[20 * FREE_PARTS :]).values()) <= HTTP_PER_TURN

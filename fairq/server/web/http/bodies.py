@@ -12,8 +12,9 @@ from attrs import define, field
 
 from fairq.errors import BadFrame, BadRequest, TooLarge
 from fairq.model.checks import MAX_BATCH
-from fairq.server.web.http.bounds import BODY_S, CHUNK_S, LINGER_S
+from fairq.server.web.http.bounds import BODY_S, CHUNK_S, FREE_PARTS, LINGER_S
 from fairq.server.web.http.problems import Problem
+from fairq.turns import Gate
 from fairq.wire.strict_json import BRACKET_COST, MAX_COST, check_cost, parse
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
@@ -30,15 +31,23 @@ class Gone(Exception):
 
 @define(eq=False)
 class Inbox:
-    """What the client sends of one request; `is_over` when nothing of its body is to come."""
+    """What the client sends of one request; `is_over` when nothing of its body is to come.
+
+    A part of one byte costs as much as one of 64 KiB: after FREE_PARTS each takes one of `turns`.
+    """
 
     receive: Receive
+    turns: Gate
+    _parts: int = field(default=0, init=False)
     is_over: bool = field(default=False, init=False)
     is_gone: bool = field(default=False, init=False)
 
     async def chunk(self) -> bytes:
         """Wait for a part of the body; empty at the end. Raises: Gone."""
         while not self.is_over:
+            self._parts += 1
+            if self._parts > FREE_PARTS:
+                await self.turns.enter()
             message = await self.receive()
             self.is_over = message["type"] == "http.disconnect" or not message.get("more_body", False)
             if message["type"] == "http.disconnect":

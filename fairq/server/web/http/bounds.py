@@ -13,6 +13,7 @@ MAX_TENANT_BODIES_BYTES = 16 << 20  # the same, of one tenant
 MAX_TOKEN_BODIES_BYTES = 32 << 20  # the same, of a producer's or a worker's token
 HEAD_BYTES = 16_384  # of a request's line and headers
 HEAD_S = 10.0  # for a request's line and headers, from the start of a connection or the end of the previous answer
+FREE_PARTS = 16  # of a body; of the others one of a tenant or token, or of all strangers, is read in each turn
 CHUNK_S, BODY_S = 5.0, 60.0  # for any part of a body, and for all of it
 LINGER_S = 2.0  # for a client to read why its body is refused while it still sends it
 MAX_KEEP_ALIVE = 10_000  # requests on one connection

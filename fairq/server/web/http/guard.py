@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairq.errors import BadRequest, FairqError, TooLarge, Unauthorized
 from fairq.scopes import open_plain_nursery
 from fairq.server.app import App
-from fairq.server.net.admission import HTTP_PER_TURN
 from fairq.server.net.origin import ORIGIN, Origin
 from fairq.server.net.refusals import Refusals
 from fairq.server.web.http import request_ids
@@ -46,10 +45,11 @@ class Answering:
     stream: BoundedStream
     check: Callable[[Headers], None]  # raises why a request is refused whatever it asks
     refusals: Refusals
+    strangers: Gate  # requests of unknown tokens, and their bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        inbox = Inbox(receive)
+        inbox = Inbox(receive, self.strangers)
         scope.update({INBOX: inbox, STREAM: self.stream})
         has_begun, drained = False, trio.Event()
         headers = Headers(scope=scope)
@@ -124,7 +124,6 @@ class Guard:
     requests: Places = field(factory=lambda: places("requests under way", "REQUESTS"))
     waits: Places = field(factory=lambda: places("requests that wait", "WAITING"))
     bodies: Places = field(factory=lambda: places("bytes of bodies", "BODIES_BYTES"), init=False)
-    strangers: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # requests of unknown tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer why not. Raises: Gone."""
@@ -132,7 +131,7 @@ class Guard:
             if self.is_guarded(scope["path"]) and scope["method"] != "OPTIONS":
                 await self._pass(scope, receive, send)
             else:
-                await self.strangers.enter()
+                await scope[INBOX].turns.enter()
                 await self.api(scope, receive, send)
         except FairqError as error:
             await answer_of(error)(scope, receive, send)
@@ -142,7 +141,8 @@ class Guard:
         limit = self.app.settings.message_bytes
         address = (scope.get("client") or ("unknown", 0))[0]
         ORIGIN.set(Origin(address, "http"))
-        caller = await self._find(headers, address)
+        caller = await self._find(headers, address, inbox.turns)
+        inbox.turns = caller.turns or inbox.turns
         with caller.in_use():
             call = Call(caller, inbox, stream, self.waits, _media_type(headers), b"")
             owner, is_token = call.owner(), caller.identity.role is not Role.TENANT
@@ -159,12 +159,12 @@ class Guard:
                 scope[CALL] = call
                 await self.api(scope, receive, send)
 
-    async def _find(self, headers: Headers, address: str) -> HttpConnection:
+    async def _find(self, headers: Headers, address: str, strangers: Gate) -> HttpConnection:
         """Return whose request it is; a token not used lately is a stranger. Raises: as `Callers.find`."""
         with suppress(Unauthorized):
             if known := self.callers.known(hash_token(bearer_token(headers.raw))):
                 return known
-        await self.strangers.enter()
+        await strangers.enter()
         return await self.callers.find(bearer_token(headers.raw), address)
 
     async def _inflate(self, caller: HttpConnection, body: bytes, encoding: str, hold: Callable[[int], None]) -> bytes:

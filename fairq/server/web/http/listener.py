@@ -25,7 +25,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairq.server.listener import AnyListener, address_of
-from fairq.server.net.admission import Admission
+from fairq.server.net.admission import HTTP_PER_TURN, Admission
 from fairq.server.net.refusals import Refusals
 from fairq.server.settings import Settings
 from fairq.server.web.http.bounds import HEAD_BYTES, HEAD_S, MAX_KEEP_ALIVE
@@ -72,6 +72,7 @@ class HttpListener:
     places: Admission = field(init=False)  # of connections without a request
     connections: int = field(default=0, init=False)
     _begins: Gate = field(factory=lambda: Gate(BEGINS_PER_TURN), init=False)  # of connections
+    _strangers: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # requests of unknown tokens
     _context: WorkerContext = field(init=False)
     _config: Config = field(factory=_config, init=False)
     _accepting: trio.CancelScope = field(factory=trio.CancelScope, init=False)
@@ -121,7 +122,7 @@ class HttpListener:
                     with trio.fail_after(HANDSHAKE_S):
                         await stream.do_handshake()
                 bounded: Any = BoundedStream(stream, visit.end)  # hypercorn names trio's own
-                answering = Answering(self.api, bounded, self._check_place, self.refusals)
+                answering = Answering(self.api, bounded, self._check_place, self.refusals, self._strangers)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_close_if_cancelled, stream)
                     app = ASGIWrapper(partial(visit.serve, answering))
