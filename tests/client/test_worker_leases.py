@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -125,28 +124,6 @@ async def test_cancelling_a_worker_gives_back_also_what_it_had_not_begun(served:
         await heir.attach("emails", credit=50)
         pushed = await heir.pushed(50)
         assert all(task["attempt"] == task["max_attempts"] for task in pushed)  # their only attempt is still to come
-
-
-async def test_a_lease_lost_before_its_task_began_is_passed_over(
-    served: Served, ada: fairq.Client, operator: Raw
-) -> None:
-    """One handler blocks the loop for longer than a lease; the task behind it comes back in another attempt."""
-    await operator.ask("configure", queue="emails", settings={"lease_ms": 200})
-    app, ran = worker_of(served, concurrency=2), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        ran.append((task.payload, task.attempt))
-        if len(ran) == 1:
-            time.sleep(0.5)  # noqa: ASYNC251 - that is what is wrong with it
-
-    tasks = await ada.enqueue_many("emails", ["a", "b"], max_attempts=1000)
-    async with working(app):
-        await wait_until(lambda: bool(ran))
-        await operator.ask("configure", queue="emails", settings={"lease_ms": 30_000})
-        for task in tasks:
-            await wait_state(task, "done")
-        await wait_state(await ada.enqueue("emails", "c"), "done")  # the worker goes on
 
 
 async def test_an_id_that_is_used_again_ends_the_handler_of_the_first_task_and_not_that_of_the_second(

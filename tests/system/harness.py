@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 
 import trio
@@ -176,6 +177,14 @@ class Producer:
             return False
         self.acknowledged.add(id)
         return True
+
+    async def keep_on(self, prefix: str, stop: trio.Event, pause: float = 0.005) -> None:
+        """Enqueue one task after the other until told to stop."""
+        for number in count():
+            if stop.is_set():
+                return
+            await self.enqueue(f"{prefix}-{number}")
+            await trio.sleep(pause)
 
     def check(self, ran: Sequence[Ran], *, may_repeat: Callable[[str], bool] = lambda _: False) -> None:
         """Total queue: nothing acknowledged is lost, nothing unexpected ran, nothing ran twice that need not have."""

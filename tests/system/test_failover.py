@@ -14,7 +14,6 @@ from tests.store.proxy import HOST, open_proxy
 from tests.store.waiting import wait_until
 
 from .harness import World, operating, producing, wait_drained
-from .test_kills import produce
 
 pytestmark = pytest.mark.deep("kills")
 
@@ -45,7 +44,7 @@ async def test_a_replica_that_is_promoted_in_good_order_loses_nothing_under_load
             url = await world.serve("--store", f"redis://{HOST}:{address.port}/0").wait_url()
             world.work(url)
             async with producing(url) as producer, operating(url) as operator, trio.open_nursery() as nursery:
-                nursery.start_soon(produce, producer, "id", stop)
+                nursery.start_soon(producer.keep_on, "id", stop)
                 await world.wait_journal(lambda ran: len(ran) > 100)
                 await wait_until(lambda: new.info("replication")["master_link_status"] == "up")
                 old.execute_command("FAILOVER", "TO", HOST, replica.port)

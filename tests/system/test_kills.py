@@ -12,18 +12,9 @@ import trio
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import Producer, World, child_of, counts, operating, producing, wait_drained, wait_workers
+from .harness import World, child_of, counts, operating, producing, wait_drained, wait_workers
 
 pytestmark = pytest.mark.deep("kills")
-
-
-async def produce(producer: Producer, prefix: str, stop: trio.Event, pause: float = 0.005) -> None:
-    """Enqueue one task after the other until told to stop."""
-    number = 0
-    while not stop.is_set():
-        await producer.enqueue(f"{prefix}-{number}")
-        number += 1
-        await trio.sleep(pause)
 
 
 async def test_the_tasks_of_a_killed_worker_run_elsewhere_long_before_their_leases_end(world: World) -> None:
@@ -56,7 +47,7 @@ async def test_when_a_server_is_killed_clients_and_workers_go_on_at_another(
         async with producing(*urls) as producer, operating(*reversed(urls)) as operator:
             await operator.request("configure", {"queue": "q", "settings": {"lease_ms": 1000}})
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(produce, producer, "id", stop)
+                nursery.start_soon(producer.keep_on, "id", stop)
                 await world.wait_journal(lambda ran: len(ran) > 40)
                 first.kill()
                 before = len(producer.acknowledged)
@@ -103,7 +94,7 @@ async def test_when_the_embedded_store_is_killed_all_resumes_and_nothing_acknowl
         async with producing(url) as producer, operating(url) as operator:
             async with trio.open_nursery() as nursery:
                 for lane in range(4):
-                    nursery.start_soon(produce, producer, f"lane{lane}", stop, 0.002)
+                    nursery.start_soon(producer.keep_on, f"lane{lane}", stop, 0.002)
                 for _ in range(2):
                     done = len(world.journal("end"))
                     await world.wait_journal(lambda ran, done=done: len(ran) > 2 * done + 60)  # type: ignore[misc]

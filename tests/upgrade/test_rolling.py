@@ -13,7 +13,7 @@ import trio
 from fairq.store import keys, library
 from tests import stores
 from tests.store.waiting import wait_until
-from tests.system.harness import ROOT, Process, Producer, World, operating, producing, wait_drained
+from tests.system.harness import ROOT, Process, World, operating, producing, wait_drained
 
 from .tomorrow import build
 
@@ -32,15 +32,6 @@ def free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
-
-
-async def produce(producer: Producer, prefix: str, stop: trio.Event) -> None:
-    """Enqueue until told to stop."""
-    number = 0
-    while not stop.is_set():
-        await producer.enqueue(f"{prefix}-{number}")
-        number += 1
-        await trio.sleep(PAUSE_S)
 
 
 class Roll:
@@ -88,7 +79,7 @@ async def play(roll: Roll, homes: Sequence[tuple[int, Path, bool]]) -> None:
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             for number in range(PRODUCERS):
-                nursery.start_soon(produce, producer, f"id{number}", stop)
+                nursery.start_soon(producer.keep_on, f"id{number}", stop, PAUSE_S)
             await roll.goes_on()
             for place, home, kills in homes:
                 await roll.replace(place, home, kills=kills)
