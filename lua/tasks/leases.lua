@@ -53,9 +53,10 @@ function leases.read_runs(call, ids)
   for i = 1, #missing do
     local run = found[i]
     packed[missing[i]] = run
-    if run then
+    local tag = run and run:sub(TAG_AT, TAG_END)
+    if tag and not tags[tag] then  -- of many runs that are settled at once most are of few tenants
       n = n + 1
-      tags[n] = run:sub(TAG_AT, TAG_END)
+      tags[n], tags[tag] = tag, true
     end
   end
   accounts.read(call, tags)
