@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterator, Sequence
-from math import isclose
+from math import inf, isclose
 from typing import Any
 
 import pytest
@@ -575,6 +575,7 @@ class QueueMachine(RuleBasedStateMachine):
                 ("tasks", *ids),
                 ("results", *IDS),
                 ("schedules", "", "", 0, 100),
+                ("due_schedules", 100),
                 *(("peek", name, 100) for name in self.model.tenants),
                 *(("batches", name) for name in BATCHES),
                 *(("events", name, 0, 500) for name in self.model.feeds.newest),
@@ -614,6 +615,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.read_events(name, 0, 500)
         rows = self.queue.call("schedules", "", "", 0, 100)[1:]
         self.same([row[0].decode() for row in rows], reports.schedules(self.model))
+        self.due_are_the_same(now)
         expected = [self.model.revision(field) for field in reports.schedules(self.model)]
         self.same([reports.revision(row[1]) for row in rows], expected)
         for name in ["", *NAMES]:
@@ -625,6 +627,14 @@ class QueueMachine(RuleBasedStateMachine):
         keys.check()
         self.same(keys.parked, self.model.parked)
         self.same(keys.turns, reports.turns(self.model))
+
+    def due_are_the_same(self, now: float) -> None:
+        """Compare which schedules a server fires, and when it comes again."""
+        _, next_at, *rows = self.call("due_schedules", 100)
+        times = {field: self.model.due_at(field) for field in reports.schedules(self.model)}
+        later = [at for at in times.values() if now < at < inf]
+        self.same(next_at, [*later, -1][0])
+        self.same([row[0].decode() for row in rows], [field for field, at in times.items() if at <= now])
 
     def service_adds_up(self, delivered: float, entitled: float, state: dict[str, float]) -> None:
         """Check that the queue has given what its tenants got, and were entitled to."""
