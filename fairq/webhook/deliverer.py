@@ -59,9 +59,9 @@ Others = Callable[[Task], Sequence[str]]  # the webhooks beside that one, by id,
 class Delivery:
     """How tasks are delivered; `timeout` (s) bounds a request from the host's lookup to the end of the answer."""
 
-    timeout: float = 30.0
-    per_host: int = 10
-    max_response: int = 65_536
+    timeout: float
+    per_host: int
+    max_response: int
 
     def check(self) -> Delivery:
         """Check the limits. Raises: SettingsError, BadRequest, naming the setting."""

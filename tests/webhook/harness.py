@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
-from attrs import define
+from attrs import define, evolve
 
 from fairq.client.links import Links
 from fairq.client.task import Task
@@ -23,6 +23,7 @@ from .receiver import MemoryNetwork, Receiver
 PUBLIC, OTHER_PUBLIC = "93.184.216.34", "2606:2800:220:1::1"
 URL = "https://hooks.example/in"
 NOW = 1_700_000_000.0
+DELIVERY = Delivery(timeout=30.0, per_host=10, max_response=65_536)
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # for receivers without TLS: the usual one takes long to make
 
 
@@ -37,11 +38,12 @@ def task(
     name: str = "",
     webhook: str = "",
     links: Links | None = None,
+    expires_at_ms: int | None = None,
 ) -> Task:
     """A task as a handler gets it."""
     return Task(
         id, queue, tenant, attempt, 5, payload, 1_700_000_000_123, wants_result=wants_result, name=name,
-        webhook=webhook, links=links or Links(),
+        webhook=webhook, links=links or Links(), expires_at_ms=expires_at_ms,
     )  # fmt: skip
 
 
@@ -92,7 +94,7 @@ async def bench(
         network = MemoryNetwork(nursery, {PUBLIC: receiver}, slow)
         checked = CheckedNetwork(rules or AddressRules(), resolve or resolving([PUBLIC]), network)
         find = find or to(url, signer)
-        async with open_deliverer(find, Delivery(**settings).check(), checked, TLS, others) as deliverer:
+        async with open_deliverer(find, evolve(DELIVERY, **settings).check(), checked, TLS, others) as deliverer:
             deliverer.clock = lambda: NOW
             yield Bench(deliverer, network, receiver)
         nursery.cancel_scope.cancel()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from email.utils import formatdate
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +62,17 @@ RETRY_AFTER = {
 }
 
 
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set this machine's clock to another zone than the one that dates without a zone are in."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
 def test_retry_after_is_honoured_within_bounds() -> None:
     for text, delay in RETRY_AFTER.items():
         for status in [302, 404, 429, 503]:

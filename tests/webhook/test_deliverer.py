@@ -9,19 +9,21 @@ from urllib.parse import unquote
 
 import pytest
 import trio
+from attrs import evolve
 from trio.testing import MockClock
 
 import fairq
 from fairq.client.links import Links
 from fairq.errors import BadRequest, QuotaExceeded, SettingsError, StoreFull
 from fairq.model.tasks import NewTask
+from fairq.webhook import deliverer as module
 from fairq.webhook import verify
 from fairq.webhook.deliverer import MAX_CAUSE_CHARS, Delivery, Target
 from fairq.webhook.signature import Signer, write_secret
 from fairq.webhook.urls import UrlTemplate
 from tests.store.cases import case
 
-from .harness import NOW, OTHER_PUBLIC, PUBLIC, Bench, bench, resolving
+from .harness import DELIVERY, NOW, OTHER_PUBLIC, PUBLIC, Bench, bench, resolving
 from .receiver import Answering, Receiver, Reply, Request, reply
 
 SECRET = write_secret(b"s" * 32)
@@ -86,7 +88,7 @@ async def test_the_answer_is_the_result(autojump_clock: MockClock, logged: list[
 async def test_a_name_arrives_whatever_spaces_it_has(autojump_clock: MockClock) -> None:
     for name, sent in [
         (" ", "%20"), ("  ", "%20%20"), (" a b ", "%20a b%20"), ("  a", "%20 a"), ("a  ", "a %20"),
-        ("%20", "%2520"), ("\u00e9 %", "%C3%A9 %25"), ("a b", "a b"), ("~\x7f", "~%7F"),
+        ("%20", "%2520"), ("\u00e9 %", "%C3%A9 %25"), ("a b", "a b"), ("~\x7f", "~%7F"), ("[\x1f]", "[%1F]"),
     ]:  # fmt: skip
         with case(name, sent):
             async with bench(Receiver()) as bench_:
@@ -104,7 +106,7 @@ def copying(log: list[str], *refusals: Exception) -> Links:
         await trio.lowlevel.checkpoint()
         if left:
             raise left.pop(0)
-        log.append(f"{queue} {new.id} {new.payload.decode()} {new.name} {new.max_attempts}")
+        log.append(f"{queue} {new.id} {new.payload.decode()} {new.name} {new.max_attempts} {new.expires_at_ms}")
         return "duplicate" if "b" in new.id else "ok"
 
     return Links("emails", "ada/t1", 1_700_000_000_123, enqueue)
@@ -119,8 +121,8 @@ async def test_a_task_is_copied_for_other_webhooks_before_it_is_posted(autojump_
         return reply()
 
     async with bench(Receiver(answer), others=lambda _: ("0000000a", "0000000b")) as bench_:
-        await bench_.deliver([1], name="bill", links=copying(told))
-    copies = [f"emails t1+{webhook}-1700000000123 [1] bill 5" for webhook in ("0000000a", "0000000b")]
+        await bench_.deliver([1], name="bill", links=copying(told), expires_at_ms=1_800_000_000_000)
+    copies = [f"emails t1+{webhook}-1700000000123 [1] bill 5 1800000000000" for webhook in ("0000000a", "0000000b")]
     assert told == [*copies, "posted"]
 
 
@@ -134,6 +136,7 @@ async def test_a_task_whose_copies_have_no_room_waits_and_is_posted_by_nobody(
             with pytest.raises(fairq.Postpone, match="no room for its copies: the") as caught:
                 await bench_.deliver(links=copying(told, error))
             assert caught.value.delay_ms == delay_ms
+            assert (logged[-1]["log_level"], logged[-1]["reason"]) == ("debug", str(caught.value))
         with pytest.raises(StoreFull):  # as of any handler: this attempt fails
             await bench_.deliver(links=copying(told, StoreFull("full")))
         with pytest.raises(BadRequest, match="would expire"):
@@ -239,6 +242,7 @@ async def test_the_timeout_is_for_all_of_a_request(
     open_bench: Callable[..., Any], autojump_clock: MockClock, logged: list[Any]
 ) -> None:
     async with open_bench(timeout=7.5) as bench_:
+        await trio.sleep(1)
         began = trio.current_time()
         with pytest.raises(fairq.Retry, match=r"hooks.example did not answer within 7.5 s") as caught:
             await bench_.deliver()
@@ -255,9 +259,8 @@ async def test_a_long_answer_is_a_success_without_a_result(autojump_clock: MockC
                 headers = {"transfer-encoding": "chunked"} if is_chunked else {"content-length": str(length)}
                 async with bench(Receiver(answering(Reply(200, headers, [b"x" * length]))), max_response=100) as bench_:
                     assert await bench_.deliver() == result
-                    assert len(bench_.deliverer.pool.connections) == (
-                        result is not None
-                    )  # what is not read to its end is closed
+                    is_kept = bool(bench_.deliverer.pool.connections)  # what is not read to its end is closed
+                    assert is_kept == (result is not None)
 
 
 UNFIT: dict[str, tuple[bytes, bytes]] = {
@@ -313,6 +316,28 @@ async def test_no_more_go_to_a_host_at_once_than_allowed(autojump_clock: MockClo
     assert most == {"ada.hooks.example": 2, "bob.hooks.example": 2}
 
 
+async def test_any_number_of_hosts_is_posted_to_at_once(autojump_clock: MockClock) -> None:
+    url = "http://{tenant}.hooks.example/"
+    async with bench(Receiver(silent), url, per_host=1) as bench_, trio.open_nursery() as nursery:
+        for n in range(150):
+            nursery.start_soon(partial(bench_.deliver, tenant=f"t{n}"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(bench_.receiver.requests) == 150
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("limit", "connections"), [({}, 2), ({"MAX_IDLE": 1}, 3), ({"KEEP_ALIVE_S": 0.0}, 4)])
+async def test_so_many_connections_are_kept_and_so_long(
+    limit: dict[str, Any], connections: int, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in limit.items():
+        monkeypatch.setattr(module, name, value)
+    async with bench(Receiver(), "http://hooks.example/{tenant}") as bench_:
+        for tenant in ("ada", "ada", "bob", "ada"):
+            await bench_.deliver(tenant=tenant)
+        assert bench_.receiver.connections == connections
+
+
 async def test_a_task_that_is_cancelled_while_it_waits_leaves_no_trace(autojump_clock: MockClock) -> None:
     async with bench(Receiver(silent), per_host=1) as bench_:
         async with trio.open_nursery() as nursery:
@@ -361,6 +386,7 @@ def test_limits_that_cannot_be_kept_are_refused() -> None:
         ({"timeout": -1}, SettingsError, "timeout"),
         ({"timeout": float("nan")}, SettingsError, "timeout"),
         ({"timeout": float("inf")}, SettingsError, "timeout"),
+        ({"timeout": 3_601}, SettingsError, "timeout"),
         ({"per_host": 0}, BadRequest, "per_host"),
         ({"max_response": -1}, BadRequest, "max_response"),
         ({"max_response": (1 << 18) + 1}, BadRequest, "max_response"),
@@ -368,5 +394,7 @@ def test_limits_that_cannot_be_kept_are_refused() -> None:
     for settings, error, field in cases:
         with case(settings, error, field):
             with pytest.raises(error) as caught:
-                Delivery(**settings).check()
+                evolve(DELIVERY, **settings).check()
             assert caught.value.field == field
+    for least_or_most in [(0.1, 1, 0), (3_600, 500, 1 << 18)]:
+        Delivery(*least_or_most).check()

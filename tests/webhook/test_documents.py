@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairq import webhook
 from fairq.webhook.answers import MAX_RETRY_AFTER_S, Answer, judge
-from fairq.webhook.deliverer import headers_of
+from fairq.webhook.deliverer import KEEP_ALIVE_S, MAX_IDLE, headers_of
 from fairq.webhook.signature import TOLERANCE_S, Signer, write_secret
 from fairq.webhook.urls import UrlTemplate
 from tests.store.cases import case
@@ -38,6 +38,8 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"more than {TOLERANCE_S:g} s from now" in TEXT
     assert MAX_RETRY_AFTER_S == 86_400
     assert "at most a day" in TEXT
+    guide = (Path(webhook.__file__).parents[1] / "docs" / "webhooks.md").read_text(encoding="utf-8")
+    assert f"kept for {KEEP_ALIVE_S:g} s for further tasks of the same URL, at most {MAX_IDLE}." in guide
 
 
 def test_the_python_in_it_runs() -> None:

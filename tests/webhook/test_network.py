@@ -12,15 +12,15 @@ from typing import Any
 import httpcore2
 import pytest
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 import fairq
 from fairq.webhook.addresses import AddressRules
-from fairq.webhook.deliverer import Deliverer, Delivery, open_deliverer
+from fairq.webhook.deliverer import Deliverer, open_deliverer
 from fairq.webhook.network import CheckedNetwork
 from tests.store.certificates import make_certificate
 
-from .harness import PUBLIC, task, to
+from .harness import DELIVERY, PUBLIC, task, to
 from .receiver import Receiver, Request, reply
 
 NAME = "hooks.example"
@@ -114,7 +114,7 @@ async def test_a_name_that_changes_its_address_after_the_check_leads_nowhere_els
         async with listening(outside) as public_port, listening(inside) as port:
             wire, resolver = Wire(public_port), resolve_with(PUBLIC, "127.0.0.1")
             network = CheckedNetwork(AddressRules(), inner=wire)
-            async with open_deliverer(to(f"http://{NAME}:{port}/"), Delivery(), network) as deliverer:
+            async with open_deliverer(to(f"http://{NAME}:{port}/"), DELIVERY, network) as deliverer:
                 await deliverer.deliver(task())
                 assert (len(outside.requests), wire.dialled, len(resolver.asked)) == (1, [PUBLIC], 1)
                 assert outside.requests[0].headers["host"] == f"{NAME}:{port}"
@@ -154,7 +154,7 @@ async def test_what_comes_behind_an_answer_decides_no_task_of_another_url(
     with trio.fail_after(30):
         async with listening(receiver, context if scheme == "https" else None) as port:
             find = to(f"{scheme}://{host}:{port}/{{tenant}}?key=1")
-            async with open_deliverer(find, Delivery(), CheckedNetwork(LOOPBACK), trusted) as deliverer:
+            async with open_deliverer(find, DELIVERY, CheckedNetwork(LOOPBACK), trusted) as deliverer:
                 for tenant in ("ada", "bob", "cy"):
                     assert await deliverer.deliver(task(tenant=tenant)) is None
     assert receiver.connections == 3
@@ -165,7 +165,7 @@ async def test_a_connection_is_kept_for_the_same_url(resolve_with: Callable[...,
     with trio.fail_after(30):
         async with listening(receiver) as port:
             find = to(f"http://{NAME}:{port}/{{tenant}}")
-            async with open_deliverer(find, Delivery(), CheckedNetwork(LOOPBACK)) as deliverer:
+            async with open_deliverer(find, DELIVERY, CheckedNetwork(LOOPBACK)) as deliverer:
                 for tenant in ("ada", "bob", "ada", "bob"):
                     await deliverer.deliver(task(tenant=tenant))
     assert (receiver.connections, len(receiver.requests)) == (2, 4)
@@ -186,7 +186,7 @@ class Tls:
         """A deliverer that trusts the receiver's certificate."""
         network = CheckedNetwork(LOOPBACK)
         async with open_deliverer(
-            to(f"https://{host}:{self.port}/"), Delivery(**settings), network, self.trusted
+            to(f"https://{host}:{self.port}/"), evolve(DELIVERY, **settings), network, self.trusted
         ) as opened:
             yield opened
 

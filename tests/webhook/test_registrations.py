@@ -101,9 +101,9 @@ def test_a_task_that_no_webhook_takes_fails_and_says_why(logged: list[Any]) -> N
     registrations = Registrations("emails", UNSIGNED)
     assert not registrations.is_active
     assert found(registrations) == Verdict("retry", reason="queue emails has no webhook for tasks without a name")
-    registrations.update([])
-    registrations.update([])
-    assert [line["event"] for line in logged] == ["no webhooks: `fairq webhooks add` registers one"]
+    for _ in range(2):
+        registrations.update([])
+        assert [line["event"] for line in logged] == ["no webhooks: `fairq webhooks add` registers one"]
     registrations.update([NAMED])
     assert found(registrations, name="bill") == Verdict(
         "retry", reason="queue emails has no webhook for tasks named bill"
@@ -186,10 +186,20 @@ def test_changes_are_logged_without_secrets_and_queries(logged: list[Any]) -> No
 
 def test_its_own_secrets_sign_before_the_workers_and_tenants_have_their_own() -> None:
     policy = Policy(AddressRules(), signer=Signer.parse([SECRET]))
-    own = policy.target_of(hook(secrets=(OTHER,))).signer
-    workers = policy.target_of(hook("https://{tenant}.a.example/")).signer
-    assert own is not None
-    assert workers is not None
-    assert own.secrets_of("ada") == (b"o" * 32,)
-    assert workers.secrets_of("ada") == (tenant_secret(b"s" * 32, "ada"),)
+    for url, secrets, signing in [
+        ("https://a.example/", (), b"s" * 32),
+        ("https://a.example/", (OTHER,), b"o" * 32),
+        ("https://{tenant}.a.example/", (), tenant_secret(b"s" * 32, "ada")),
+        ("https://a.example/{tenant}", (OTHER,), tenant_secret(b"o" * 32, "ada")),
+    ]:
+        signer = policy.target_of(hook(url, secrets=secrets)).signer
+        assert signer is not None
+        assert signer.secrets_of("ada") == (signing,)
     assert UNSIGNED.target_of(hook()).signer is None
+
+
+def test_plain_http_is_posted_to_if_it_was_asked_for(logged: list[Any]) -> None:
+    registrations = Registrations("emails", evolve(UNSIGNED, plaintext=True))
+    registrations.update([hook("http://a.example/")])
+    assert isinstance(found(registrations), Target)
+    assert [(line["event"], line["queue"], line["signed_by"]) for line in logged] == [("posting", "emails", "nothing")]
