@@ -22,10 +22,13 @@ IMPORTS = {
     "transport": "errors wire turns sockets",
     "store": "errors model turns taskless scopes sockets",
     "server/stats": "errors model store",
-    "server/timers": "errors model turns scopes store",
+    "server/rated_log": "model",
+    "server/timers": "errors model turns scopes store server/rated_log",
     "server/dispatch": "errors model turns taskless store server/stats server/timers",
     "server/settings": "errors model",
-    "server/net": "errors model wire turns taskless tokens transport store server/dispatch server/settings",
+    "server/net": (
+        "errors model wire turns taskless tokens transport store server/rated_log server/dispatch server/settings"
+    ),
     "server/fleet": "errors server/settings",
     "server/garbage": "",
     "server/long_poll": "",
@@ -39,7 +42,9 @@ IMPORTS = {
         "errors model wire taskless scopes tokens store server/stats server/dispatch server/net server/leases "
         "server/app"
     ),
-    "server/listener": "errors model wire turns sockets transport server/net server/fleet server/app server/verbs",
+    "server/listener": (
+        "errors model wire turns sockets transport server/rated_log server/net server/fleet server/app server/verbs"
+    ),
     "server/web/http": (
         "errors model wire turns scopes tokens transport server/dispatch server/settings server/net server/app "
         "server/verbs server/listener"

@@ -23,6 +23,7 @@ from fairq.server.net.admission import RECONNECT_MS, Admission
 from fairq.server.net.auth import Identity
 from fairq.server.net.opening import Opening, read_request
 from fairq.server.net.socket_connection import SocketConnection
+from fairq.server.rated_log import RatedLog
 from fairq.server.verbs.table import handle_request
 from fairq.sockets import is_over
 from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
@@ -55,6 +56,7 @@ class Listener:
 
     app: App
     admission: Admission = field(init=False)
+    refused: RatedLog = field(factory=RatedLog, init=False)
     begins: Gate = field(factory=lambda: Gate(BEGINS_PER_TURN), init=False)
     ends: dict[Role, Gate] = field(factory=lambda: {role: Gate(ENDS_PER_TURN) for role in Role}, init=False)
 
@@ -94,7 +96,7 @@ class Listener:
                         usage = inside.enter_context(self.admission.connection(host, identity))
                     except FairqError as error:
                         told = {"remote": f"{host}:{port}", "code": error.code, "reason": error.message}
-                        log.info("connection refused", request=(id := secrets.token_hex(8)), **told)
+                        self.refused.info("connection refused", request=(id := secrets.token_hex(8)), **told)
                         self.app.refusals.counts[error.code] += 1
                         await _reject(request, error, id)
                     else:

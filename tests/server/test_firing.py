@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from fairq.model.queues import Tick
 from fairq.model.schedules import ScheduleState
+from fairq.server.rated_log import LINES_AT_ONCE, LINES_PER_S
 from fairq.server.timers.calendar_jobs import FIRES_BURST, FIRES_PER_S
 from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Fire, Schedule
@@ -69,8 +71,9 @@ async def test_a_tenants_fires_over_all_queues_have_a_rate_and_make_no_other_lat
     store = Schedules()
     began = trio.current_time()
     store.next = {key: at + round(began * 1000) for key, at in store.next.items()}
-    with trio.move_on_after(SECONDS):
+    with capture_logs() as lines, trio.move_on_after(SECONDS):
         await Ticker(store, lambda _: None).run()  # type: ignore[arg-type]
+    assert sum(line["event"] == "fired" for line in lines) <= LINES_AT_ONCE + LINES_PER_S * SECONDS
     most = FIRES_BURST + FIRES_PER_S * SECONDS
     assert 0.8 * most <= store.fired["ada"] <= most
     assert store.fired["bob"] == SECONDS

@@ -9,9 +9,8 @@ import trio
 from structlog.testing import capture_logs
 
 from fairq.model.rates import Rate
-from fairq.server.net.refusals import LINES_AT_ONCE
 from fairq.server.run import Served
-from tests.server.harness import Raw, Refused, raw
+from tests.server.harness import Raw, Refused, raw, running
 from tests.server.web.http.harness import api, check_problem, serving
 
 
@@ -79,15 +78,28 @@ async def test_a_refused_handshake_is_logged_with_its_id(served: Served) -> None
     assert len(told(lines, "connection refused")[0]["request"]) == 16
 
 
+async def test_strangers_do_not_fill_the_log(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairq.server.rated_log.LINES_PER_S", 1e-6)  # however long the test takes
+    monkeypatch.setattr("fairq.server.rated_log.LINES_AT_ONCE", 2)
+    async with running(server_store) as served:
+        with capture_logs() as lines:
+            for _ in range(3):
+                with pytest.raises(BaseException, match=r"401|unknown"):
+                    async with raw(served, "fq_wrong"):
+                        raise AssertionError("it was let in")
+    assert len(told(lines, "connection refused")) == 2
+    assert served.app.refusals.counts["unauthorized"] == 3
+
+
 async def test_a_flood_of_refusals_does_not_fill_the_log(served: Served, ada: Raw) -> None:
-    served.app.refusals._rate = Rate(1e-6, LINES_AT_ONCE)  # however long the test takes
+    served.app.refusals.log._rate = Rate(1e-6, 50)  # however long the test takes
     with capture_logs() as lines:
         for _ in range(60):
             with pytest.raises(Refused):
                 await ada.ask("enqueue", queue="No", tasks=[])
-    assert len(told(lines)) == LINES_AT_ONCE
+    assert len(told(lines)) == 50
     assert served.app.refusals.counts["bad_request"] == 60
-    served.app.refusals._rate = Rate(1, 1)
+    served.app.refusals.log._rate = Rate(1, 1)
     with capture_logs() as lines, pytest.raises(Refused):
         await ada.ask("enqueue", queue="No", tasks=[])
-    assert told(lines)[0]["unlogged"] == 60 - LINES_AT_ONCE
+    assert told(lines)[0]["unlogged"] == 10

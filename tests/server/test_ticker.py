@@ -15,6 +15,7 @@ from fairq.errors import Unavailable
 from fairq.model.checks import bare_id
 from fairq.model.queues import Tick
 from fairq.model.tasks import NewTask
+from fairq.server.rated_log import LINES_AT_ONCE, LINES_PER_S
 from fairq.server.run import Served
 from fairq.server.timers.ticker import _STEP_S as STEP_S
 from fairq.server.timers.ticker import FLOOR_S, IDLE_FLOORS, TICKS_AT_ONCE, Ticker
@@ -381,3 +382,22 @@ async def test_a_queue_that_is_none_is_not_ticked_for_ever(
     assert ended < 6
     assert sum(queue == "q" for _, queue in store.ticked) >= 5
     assert ticker.queues == {"q"}
+
+
+class Expiring(SlowStore):
+    """Has a task that expires every 10 ms."""
+
+    async def tick(self, queue: str, server: str) -> Tick:
+        """Find one."""
+        self.ticks += 1
+        return Tick(0, 10, 0, 0, 1, 0, 0)
+
+
+async def test_tasks_that_expire_all_the_time_do_not_fill_the_log(autojump_clock: trio.testing.MockClock) -> None:
+    store, seconds = Expiring(), 20.0
+    with structlog.testing.capture_logs() as lines, trio.move_on_after(seconds):
+        await Ticker(store, _ignore).run()  # type: ignore[arg-type]
+    assert store.ticks > 1_000
+    told = [line for line in lines if line["event"] == "tick"]
+    assert len(told) <= LINES_AT_ONCE + LINES_PER_S * seconds
+    assert len(told) + sum(line.get("unlogged", 0) for line in told) > 1_000

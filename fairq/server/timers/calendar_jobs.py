@@ -21,6 +21,7 @@ from fairq.model.limits import OpeningHours
 from fairq.model.opening_hours import next_change
 from fairq.model.rates import Rates
 from fairq.scopes import run_all
+from fairq.server.rated_log import RatedLog
 from fairq.store.store import Fire, Schedule, Store
 
 log = structlog.get_logger("fairq.server")
@@ -35,6 +36,7 @@ class Firing:
     """Fires the schedules that are due; each tenant's at a rate, over all queues of this server."""
 
     _rates: Rates = field(factory=lambda: Rates(FIRES_PER_S, FIRES_BURST), init=False)  # of tenants
+    _fired: RatedLog = field(factory=RatedLog, init=False)
 
     async def fire(self, store: Store, queue: str) -> float:
         """Fire some schedules of a queue; returns the seconds until it can fire more."""
@@ -51,7 +53,7 @@ class Firing:
         duplicates = sum(outcome.startswith("duplicate") for outcome in outcomes)
         if fired or duplicates or any(others):
             counts = {"duplicates": duplicates, **dict(zip(_NO_TASK, others, strict=True))}
-            log.info("fired", queue=queue, schedules=fired, **counts)
+            self._fired.info("fired", queue=queue, schedules=fired, **counts)
         if outcomes or not (due or skipped):
             return 0.0
         wait = AGAIN_S * random.uniform(0.5, 1.0)  # a tenant's queues take turns

@@ -27,6 +27,7 @@ from attrs import define, field
 from fairq.errors import FairqError
 from fairq.model.queues import AHEAD_MS
 from fairq.scopes import background, run_all
+from fairq.server.rated_log import RatedLog
 from fairq.server.timers.calendar_jobs import Firing, change_opening_hours
 from fairq.store.store import Store
 from fairq.turns import turn_time
@@ -70,6 +71,7 @@ class Ticker:
     has_ready: Callable[[str], None]
     server: str = ""
     _firing: Firing = field(factory=Firing, init=False)
+    _ticked: RatedLog = field(factory=RatedLog, init=False)  # tasks whose time was over
     is_ahead: bool = field(default=False, init=False)  # the store's clock is ahead of ours
     _due: _Line = field(factory=_Line, init=False)  # when something is due
     _idle: _Line = field(factory=_Line, init=False)  # the floor, of all queues; without a time while they are ticked
@@ -173,7 +175,7 @@ class Ticker:
         is_ahead = done.ahead_ms > AHEAD_MS
         self._watch_clock(is_ahead, done.ahead_ms)
         if done.reaped or done.expired:
-            log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
+            self._ticked.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
             self.has_ready(queue)
         left = ((done.opening_changes, change_opening_hours), (done.fires, self._firing.fire))
