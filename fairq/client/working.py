@@ -223,7 +223,8 @@ class Working:
         """React to lost leases and connections, and to the end of work when stopping."""
         session = self.driver.session
         if session.lost:
-            self.waiting = deque(each for each in self.waiting if session.holds(each.queue, *each.task[:2]))
+            held = (each for each in self.waiting if session.holds(each.queue, each.task.id, each.task.lease))
+            self.waiting = deque(held)
         if not session.is_connected:  # others soon have the tasks that no handler has begun
             self._give_waiting_back()
         for lease in session.lost:

@@ -60,7 +60,7 @@ class Call:
 class Exchange:
     """One frame under way, and how its answer is handled."""
 
-    has_window = False  # so many of its type may be under way
+    has_window = False  # only so many of its type may be under way, and one that was refused goes apart
 
     @property
     def key(self) -> Key:

@@ -133,21 +133,21 @@ async def test_each_task_has_a_line_in_the_log_if_asked_for(served: Served, ada:
 async def test_a_burst_asks_again_if_a_task_came_and_ended_before_the_answer(
     served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_empty, asked, done = Dispatcher.is_empty, 0, list[str]()
+    wait_empty, asked, done = Dispatcher.wait_empty, 0, list[str]()
 
     async def late(self: Dispatcher) -> bool:
         nonlocal asked
         asked += 1
         if asked == 1:
-            assert await is_empty(self)
+            assert await wait_empty(self)
             await ada.enqueue("emails", "first")
             await wait_until(lambda: app.counts["done"] == 1)
             return True
         if asked == 2:
             await ada.enqueue("emails", "second")
-        return await is_empty(self)
+        return await wait_empty(self)
 
-    monkeypatch.setattr(Dispatcher, "is_empty", late)
+    monkeypatch.setattr(Dispatcher, "wait_empty", late)
     app = worker_of(served)
 
     @app.task("emails")
@@ -161,21 +161,21 @@ async def test_a_burst_asks_again_if_a_task_came_and_ended_before_the_answer(
 async def test_a_burst_outlasts_a_store_that_is_away_for_a_moment(
     served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_empty = Dispatcher.is_empty
+    wait_empty = Dispatcher.wait_empty
     failures: list[str] = []
 
     async def failing(self: Dispatcher) -> bool:
         if len(failures) < 2:  # both questions of one `idle`
             failures.append(self.queue)
             raise Unavailable("the store is away")
-        return await is_empty(self)
+        return await wait_empty(self)
 
     app = worker_of(served)
     app.task("emails")(lambda task: None)
     app.task("images")(lambda task: None)
     async with raw(served, WORKER) as other:
         await other.attach("emails", "images")
-        monkeypatch.setattr(Dispatcher, "is_empty", failing)
+        monkeypatch.setattr(Dispatcher, "wait_empty", failing)
         with pytest.raises(Refused) as refused:
             await other.ask("idle")
     assert (refused.value.code, sorted(failures)) == ("unavailable", ["emails", "images"])

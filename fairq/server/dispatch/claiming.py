@@ -66,7 +66,7 @@ class Claiming:
     _promised: int = field(default=0, init=False)  # of the covered tasks, how many no other server was notified of
     _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _is_notified: bool = field(default=False, init=False)  # since the claim under way has left
-    _left_at: float = field(default=0.0, init=False)  # when the claim under way has left
+    _left_at: float = field(default=0.0, init=False)  # when `step` was asked last, so when the claim under way has left
     next_at: float = field(default=0.0, init=False)  # when a claim leaves for less than half of the credit
 
     def notify(self) -> None:

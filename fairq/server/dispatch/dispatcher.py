@@ -37,7 +37,7 @@ from fairq.turns import before_sending, call_from_end, turn_time
 log = structlog.get_logger("fairq.server")
 
 _RETRY_S = 0.25
-_EMPTY_S = 1.0  # how long `is_empty` waits for a claim
+_EMPTY_S = 1.0  # how long `wait_empty` waits
 _WARN_EVERY = 10  # attempts of a task without a limit of them
 _id_of, _limit_of = attrgetter("id"), attrgetter("max_attempts")
 
@@ -110,8 +110,8 @@ class Dispatcher:
         """How many slots are attached to the queue: each worker's whole credit, even if it has other queues too."""
         return self.capacity.offered + self.elsewhere(self.queue)
 
-    async def is_empty(self) -> bool:
-        """Return whether a new claim finds fewer tasks than there is room for; False if unknown within a second."""
+    async def wait_empty(self) -> bool:
+        """Wait for a claim that finds fewer tasks than there is room for; returns False if none has in a second."""
         self.notify()  # a claim that is under way does not count
         with trio.move_on_after(_EMPTY_S) as waiting:
             await self._emptied.park()

@@ -160,7 +160,7 @@ async def idle(app: App, connection: Connection, request: wire.Idle) -> Body:
     async def look_into(queue: str) -> None:
         async with app.idle_ticks:  # else one worker of 100 queues fills everybody's line to the store
             await app.store.tick(queue)
-        empty.append(await app.queues.dispatchers[queue].is_empty())
+        empty.append(await app.queues.dispatchers[queue].wait_empty())
 
     await run_all(*(partial(look_into, queue) for queue in connection.queues))
     return {"is_idle": all(empty)}

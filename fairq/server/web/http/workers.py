@@ -138,7 +138,7 @@ class HttpWorker(HttpConnection):
             return
 
         async def look(scope: trio.CancelScope) -> None:
-            await self.app.queues.dispatchers[queue].is_empty()
+            await self.app.queues.dispatchers[queue].wait_empty()
             scope.cancel()
 
         async with trio.open_nursery() as nursery:
