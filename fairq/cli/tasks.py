@@ -96,8 +96,9 @@ def show(queue: str, *ids: str, json: Json = False, server: Server | None = None
     rows = [asdict(state) for state in states]
     if not json:  # attempt 0: no attempt yet, or no longer known
         rows = [
-            {**row, "attempt": row["attempt"] or "", "when": _WHEN.get(row["state"], "") + say_moment(row["at_ms"])}
+            {**row, "attempt": row["attempt"] or "", "when": at and _WHEN[row["state"]] + at}
             for row in rows
+            for at in [say_moment(row["at_ms"])]
         ]
     print_rows(f"tasks of {queue}", _STATES, rows, empty="name at least one task", json=json)
 

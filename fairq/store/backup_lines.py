@@ -13,7 +13,7 @@ A line is an object with `kind` first and, of what is in a queue, `queue`. The r
 | `opening_hours` | `id` (a tenant, or empty), HOURS | |
 | `webhook`, `batch` | `id`, WEBHOOK or BATCH | |
 | `task` | `id`, HEADER, `options` (a map), `run`, `death`, `delayed_until`, `payload` | a task |
-| `done` | `id`, MARK | a task that was done or cancelled in the last minutes |
+| `done` | `id`, MARK | a task that was done or cancelled, or whose dead letter went, in the last minutes |
 | `callback` | `id`, `payload` | the payload of a callback task of a batch |
 | `schedule` | `tenant`, `id`, SCHEDULE (`timing`: `every`, `zone`, `cron`) | |
 | `template` | `id`, `options` (OPTIONS), `payload` | a schedule's task |

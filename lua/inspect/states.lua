@@ -90,7 +90,8 @@ end
 --   argv  ids (at most 500)
 --   out   per id: {state, tenant, attempt, at_ms, detail, error, lease}; state is ready, pending (without a batch
 --         slot), delayed (at: start), leased (at: lease deadline, detail: its claim, lease: its number), dead
---         (at: death, detail: reason), done or cancelled (not long ago; no attempt is told), or unknown
+--         (at: death, detail: reason), done, cancelled or dead without a letter (not long ago; no more is told), or
+--         unknown
 function reads.tasks(keys, args)
   return states.of_tasks(calls.ask(keys, args), {unpack(args, 3)})
 end

@@ -81,13 +81,18 @@ function places.take_out_dead(call, id, death)
   return account
 end
 
--- Deletes a dead letter and its task.
+-- The lease whose owner had the task die; 0: no owner had.
+function places.owner_of(death)
+  return (death.reason == EXHAUSTED or death.reason == REJECTED) and death.lease or 0
+end
+
+-- Deletes a dead letter; its task's id is remembered.
 function places.drop_letter(call, id, death)
   local account, record = places.take_out_dead(call, id, death), redis.call('HGET', call.prefix .. 'tasks', id)
   if records.is_task(record) then
     local header, bytes = records.read(record, id)
     accounts.add_bytes(call, account, -bytes)
-    records.drop(call, id, header)
+    records.mark(call, id, 'dead', places.owner_of(DEATH.unpack(death)), header.features)
   end
   task_options.drop(call, account.name, id)
 end

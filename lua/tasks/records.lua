@@ -3,14 +3,16 @@
 -- Records: what is kept of a task under its id, in `tasks`.
 --
 -- The record never changes while the task lives, but for its window; a payload of more than LARGE_BYTES stands in
--- `payloads`, so that a call that reads many records reads few bytes. When the task is done or cancelled a *mark* takes
--- the record's place, so that a repeated enqueue or settlement can be answered. Marks are named in a list for each
--- minute, and go when that is over for a minute at least; an hour later those of ids that begin with `from-`, which
--- SDKs give to what a handler enqueues: each attempt makes them anew, and some come late. The id of a copy,
--- `<id>+<webhook>-<when its task was enqueued>`, is remembered while its task is stored: each attempt of it, and each
--- of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
+-- `payloads`, so that a call that reads many records reads few bytes. When the task is done or cancelled, or its dead
+-- letter goes, a *mark* takes the record's place, so that a repeated enqueue or settlement can be answered. Marks are
+-- named in a list for each minute, and go when that is over for a minute at least; an hour later those of ids that
+-- begin with `from-`, which SDKs give to what a handler enqueues: each attempt makes them anew, and some come late. The
+-- id of a copy, `<id>+<webhook>-<when its task was enqueued>`, is remembered while its task is stored: each attempt of
+-- it, and each of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
 
-local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: it is a task's record, or a mark and how the task ended
+local TASK = 1  -- the first byte of a task's record; of a mark, how the task ended:
+local HOW = {done = 0, dead = 2, cancelled = 255}
+local ENDS = {[HOW.done] = 'done', [HOW.dead] = 'dead', [HOW.cancelled] = 'cancelled'}
 local FIXED = HEADER.format:match('^<.......')  -- up to expires_at
 local LARGE_BYTES = 4096
 local MINUTE_MS, DERIVED_MINUTES = 60000, 60
@@ -19,11 +21,12 @@ function records.is_task(record)
   return record and record:byte(1) == TASK
 end
 
--- How an id that is remembered has ended, 'done' or 'cancelled', and with which lease; nil if the record is no mark.
+-- How an id that is remembered has ended, 'done', 'dead' or 'cancelled', and with which lease; nil if the record is no
+-- mark.
 function records.read_mark(record)
   if not record or record:byte(1) == TASK then return nil end
   local mark = MARK.unpack(record)
-  return mark.how == DONE and 'done' or 'cancelled', mark.lease
+  return ENDS[mark.how], mark.lease
 end
 
 -- The header of a tenant's new tasks on these terms.
@@ -79,14 +82,9 @@ function records.change_window(call, id, record, start_at, expires_at)
   redis.call('HSET', call.prefix .. 'tasks', id, HEADER.pack(header) .. record:sub(position))
 end
 
-function records.drop(call, id, header)
-  redis.call('HDEL', call.prefix .. 'tasks', id)
-  if header.features >= IS_LARGE then redis.call('HDEL', call.prefix .. 'payloads', id) end
-end
-
 -- A mark in place of the record and the run of a task that has ended; `lease` is 0 if its owner did not end it.
 function records.mark(call, id, how, lease, features)
-  local marks, queue = call.marks, call.queue
+  local marks = call.marks
   if not marks then
     marks = {ids = {}, fields = {}, large = false, lease = false, how = false, packed = ''}
     call.marks = marks
@@ -94,10 +92,9 @@ function records.mark(call, id, how, lease, features)
   local ids, fields = marks.ids, marks.fields
   local n = #fields
   call.runs[id] = false
-  queue[how] = queue[how] + 1
   if marks.lease ~= lease or marks.how ~= how then  -- most tasks that end in one call are of one lease
     marks.lease, marks.how = lease, how
-    marks.packed = struct.pack(MARK.format, how == 'done' and DONE or CANCELLED, lease)
+    marks.packed = struct.pack(MARK.format, HOW[how], lease)
   end
   ids[#ids + 1] = id
   fields[n + 1] = id

@@ -38,6 +38,7 @@ end
 -- that the owner's settlement is stale.
 function settlements.cancel(call, account, id, lease, attempt, features)
   records.mark(call, id, 'cancelled', lease, features)
+  call.queue.cancelled = call.queue.cancelled + 1
   if has_options(features) then end_options(call, account, id, 'cancelled', attempt) end
 end
 
@@ -115,11 +116,7 @@ local function refusal(call, id, number)
   if lease then return lease.lease == number and lease.state == leases.SETTLED and 'gone' or 'stale' end
   leases.write(call)  -- it may be this call that settled it
   local death = redis.call('HGET', call.prefix .. 'dead', id)
-  if death then
-    death = DEATH.unpack(death)
-    local is_own = death.lease == number and (death.reason == EXHAUSTED or death.reason == REJECTED)
-    return is_own and 'gone' or 'stale'
-  end
+  if death then return places.owner_of(DEATH.unpack(death)) == number and 'gone' or 'stale' end
   local how, settled_by = records.read_mark(redis.call('HGET', call.prefix .. 'tasks', id))
   return how and settled_by ~= number and 'stale' or 'gone'
 end
@@ -157,6 +154,7 @@ function settlements.settle(call, action, id, number, takeovers, args, at, until
     is_over and bytes or 0)
   if is_done then
     records.mark(call, id, 'done', lease, features)
+    call.queue.done = call.queue.done + 1
     if has_more then
       task_options.keep_result(call, account, id, args[at + 3])
       end_options(call, account, id, 'done', attempt)

@@ -129,6 +129,7 @@ local function bury_late(call, late)
     if run then redis.call('HDEL', call.prefix .. 'runs', each.id) end
     places.put_dead(call, each.account, each.id, EXPIRED, run or places.NO_RUN)
   end
+  if call.marks then records.write_marks(call) end  -- of the letters that these have pushed out
 end
 
 -- Puts tasks that the reply has no room for back at the head.

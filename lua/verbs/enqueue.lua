@@ -65,7 +65,7 @@ end
 --         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open; and with
 --         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
 --   out   per task:
---         "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
+--         "ok" | "duplicate" (id waiting, leased or dead, or ended not long ago)
 --         | "duplicate <id>" (another task holds its dedupe key: not stored)
 --         | "replaced" (stored, and the waiting task that held its dedupe key is cancelled)
 --         | "expired" (it would expire before it could start: not stored)

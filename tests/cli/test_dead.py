@@ -128,6 +128,9 @@ def test_named_letters_are_replayed_and_purged_and_the_code_says_if_some_were_no
     done = commands("dead", "purge", "emails", "ada/a3", "ada/a1", "--json")
     assert (done.code, done.json) == (1, {"purged": 1, "gone": 1})
     assert counts(server) == (2, 0)
+    told = commands("tasks", "show", "emails", "ada/a3").out
+    assert "dead" in told
+    assert "died at" not in told
 
 
 def test_all_are_purged_only_after_a_yes(

@@ -701,7 +701,7 @@ class Walk:
             "priority": choose([0, 0, 50, 99]),
             "key": choose(["", "k1", "k2"]),
             "replace": self.replacer.choice([0, 0, 1]),
-            "period": choose([0, 0, 1, LEASE]),
+            "period": choose([0, 0, 1, 3 * 60_000]),
             "result": choose([0, 1, LEASE]),
         }
         batch = {"batch": choose(BATCHES), "result": choose([0, 0, LEASE])}

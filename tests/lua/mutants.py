@@ -270,8 +270,6 @@ MUTANTS = [
         "  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end\n",
         "",
     ),
-    Mutant("a wait for a place in a batch counts", "if batch and batch.max_running > 0 then return nil end", ""),
-    Mutant("another task of the holder's id is replaced", " or asked.dedupe_key ~= dedupe_key or", " or"),
     Mutant("replaced payloads weigh as before", "  new.freed_bytes = new.freed_bytes + bytes", "  new.freed_bytes = 0"),
     Mutant("tasks served from groups stay counted", "        details.grouped = details.grouped - source.taken\n", ""),
     Mutant(
@@ -543,8 +541,8 @@ MUTANTS = [
         "if queue.remembered == 0 then",
     ),
     Mutant(
-        "a large payload outlives its dead letter",
-        "  if header.features >= IS_LARGE then redis.call('HDEL', call.prefix .. 'payloads', id) end\n",
+        "a large payload outlives its task",
+        "  if marks.large then write('HDEL', call.prefix .. 'payloads', marks.large) end\n",
         "",
     ),
     Mutant(
@@ -568,7 +566,22 @@ MUTANTS = [
     Mutant(
         "what a reply has no room for is turned round", "  for i = #returned, 1, -1 do", "  for i = 1, #returned do"
     ),
-    Mutant("a purged task weighs", "    accounts.add_bytes(call, account, -bytes)\n    records.drop", " records.drop"),
+    Mutant("a purged task weighs", "    accounts.add_bytes(call, account, -bytes)\n    records.mark", " records.mark"),
+    Mutant(
+        "a purged task is told as cancelled",
+        "    records.mark(call, id, 'dead',",
+        "    records.mark(call, id, 'cancelled',",
+    ),
+    Mutant(
+        "letters that a claim pushes out stay tasks",
+        "  if call.marks then records.write_marks(call) end  -- of",
+        "  -- of",
+    ),
+    Mutant(
+        "a lost lease is remembered as the end of a letter",
+        "return (death.reason == EXHAUSTED or death.reason == REJECTED) and death.lease or 0",
+        "return death.lease",
+    ),
     Mutant("a new task weighs nothing", "  accounts.add_bytes(call, account, new.bytes)\n", ""),
     Mutant(
         "a task's run does not say that it asks for more",

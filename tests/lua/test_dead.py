@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .calls import START, Queue
+from .keyspace import Keyspace
+
+MINUTE_MS = 60_000
 
 
 def test_letters_of_one_moment_are_told_apart_by_their_bytes(queue: Queue) -> None:
@@ -73,3 +78,35 @@ def test_a_cursor_from_anywhere_is_a_place_and_no_more(queue: Queue) -> None:
     assert queue.dead_page(before).ids == ["a", "b"]
     assert queue.dead_page(f"{'9' * 90}:{START}:a").ids == ["b"]
     assert queue.dead_page(f"0:{START}:a") == ("", 0, [])
+
+
+@pytest.mark.parametrize("how", ["purged", "trimmed", "one too many"])
+def test_the_id_of_a_letter_that_goes_is_remembered_as_long_as_that_of_a_done_task(queue: Queue, how: str) -> None:
+    """Else an enqueue or a settlement whose reply was lost, and is repeated, would store or settle a second task."""
+    queue.set_limits("ada", dead=1)
+    queue.enqueue("ada", "a", payload=b"x" * 5000, max_attempts=1)
+    (lease,) = queue.claim()
+    queue.end("nack", lease)
+    if how == "purged":
+        queue.call("purge", "a")
+    elif how == "trimmed":
+        queue.configure(dead_keep=0)
+        queue.tick()
+    else:
+        queue.bury("ada", "b")
+    Keyspace(queue).check()
+    assert (queue.state("a"), queue.enqueue("ada", "a"), queue.end("nack", lease)) == ("dead", ["duplicate"], "gone")
+    assert queue.end("ack", lease._replace(lease=lease.lease + 1)) == "stale"
+    queue.advance(2 * MINUTE_MS)
+    queue.tick()
+    assert queue.enqueue("ada", "a") == ["ok"]
+    Keyspace(queue).check()
+
+
+def test_a_late_owner_does_not_take_a_letter_that_is_gone_for_its_own(queue: Queue) -> None:
+    queue.enqueue("ada", "a", max_attempts=1)
+    (lease,) = queue.claim()
+    queue.end("reap", lease)
+    assert queue.end("ack", lease) == "stale"
+    queue.call("purge", "a")
+    assert queue.end("ack", lease) == "stale"

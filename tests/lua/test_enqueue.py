@@ -33,3 +33,13 @@ def test_tenants_have_the_names_that_products_give_them(queue: Queue) -> None:
     for lease in queue.claim(5):
         assert queue.end("nack", lease, delay=0) == "ok"
     assert [queue.tenant(tenant).ready for tenant in tenants] == [2] * 5
+
+
+def test_a_key_that_is_held_beyond_its_task_has_no_other_task_of_its_id_replaced(queue: Queue) -> None:
+    queue.enqueue("ada", "a", key="k", period=600_000)
+    queue.cancel("a")
+    queue.advance(120_000)
+    queue.tick()
+    assert queue.enqueue("ada", "a") == ["ok"]
+    assert queue.enqueue("ada", "b", key="k", replace=1) == ["duplicate a"]
+    assert queue.state("a") == "ready"

@@ -31,3 +31,10 @@ def test_a_call_looks_at_no_more_than_it_was_asked_to(queue: Queue) -> None:
     for n in range(30):
         queue.enqueue(f"t{n}", f"a{n}")
     assert oldest(queue, 7)[1] == 7  # on the wake list
+
+
+def test_a_task_of_a_batch_with_places_is_looked_at_and_its_wait_is_not_known(queue: Queue) -> None:
+    queue.open_batch("b", max_running=1)
+    queue.enqueue("ada", "a", batch="b")
+    queue.advance(5)
+    assert oldest(queue) == (-1, 1)

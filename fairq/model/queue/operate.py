@@ -160,6 +160,6 @@ class Operating(Scheduling):
         for id in ids:
             outcomes.append("ok" if id in self.dead else "gone")
             if id in self.dead:
-                self.drop_letter(id)
+                self.drop_letter(id, now)
         self.close(now)
         return outcomes

@@ -156,7 +156,7 @@ class Records(FairPick):
         excess = int(t.dead - most) if (most := self.limit(t, "dead")) else 0
         if excess > 0:
             for oldest in first_by_score(self.deaths_of(t.name), min(2, excess)):
-                self.drop_letter(oldest)
+                self.drop_letter(oldest, now)
 
     def free_key(self, id: str) -> None:
         """Give a dedupe key back, unless it is held for a period or is another task's."""
@@ -264,11 +264,13 @@ class Records(FairPick):
         t.dead -= 1
         return t
 
-    def drop_letter(self, id: str) -> None:
-        """Delete a dead letter and its task."""
+    def drop_letter(self, id: str, now: float) -> None:
+        """Delete a dead letter, and its task but for the id."""
+        lease = self.dead[id].owner
         self.forget_dead(id)
         self.free_key(id)
         self.drop_record(id)
+        self.mark(id, lease, "dead", now)
 
     def deaths_of(self, tenant: str) -> dict[str, float]:
         """Return when dead letters died: a tenant's, or all."""

@@ -147,9 +147,7 @@ class Settling(Batching):
             return "gone" if run.lease == lease and run.state == "settled" else "stale"
         if finished:
             return "gone" if finished[0] == lease else "stale"
-        if death is None:
-            return "gone"
-        return "gone" if death.lease == lease and death.reason in ("exhausted", "rejected") else "stale"
+        return "gone" if death is None or death.owner == lease else "stale"
 
     def cancel(self, now: float, ids: list[str]) -> list[str]:
         """Forget waiting tasks, and have running ones stopped."""

@@ -129,3 +129,8 @@ class Death:
     died_at: float
     error: str
     traceback: str
+
+    @property
+    def owner(self) -> int:
+        """Return the lease whose owner had the task die; 0: no owner had."""
+        return self.lease if self.reason in ("exhausted", "rejected") else 0

@@ -110,7 +110,7 @@ class Ticking(Settling, Scheduling):
         trimmed = 0
         while True:
             for id in ids:
-                self.drop_letter(id)
+                self.drop_letter(id, now)
             trimmed += len(ids)
             if trimmed == limit or len(self.dead) <= self.settings["dead_keep"]:
                 return trimmed

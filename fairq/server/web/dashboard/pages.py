@@ -180,7 +180,7 @@ async def task(view: View) -> Context:
         body = await view.ask(wire.Why(0, view.queue, id))
         names = {each.name for each in Why.__attrs_attrs__}
         why = list(say_why(Why(**{name: value for name, value in body.items() if name in names})))
-    if state.state == "dead":
+    if state.reason:
         dead_letter = rows_of(DeadLetter, [(await view.ask(wire.DeadLetter(0, view.queue, id)))["dead_letter"]])[0]
     found = {"id": id, "state": state, "why": why, "dead_letter": dead_letter, "stored": stored}
     return found | {"payload": stored and _payload_text(stored), "events": await _events_of(view, id)}

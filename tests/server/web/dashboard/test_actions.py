@@ -135,6 +135,15 @@ async def test_a_task_is_cancelled_a_dead_letter_replayed_or_deleted(site: Site,
     ]
 
 
+async def test_a_dead_task_whose_letter_is_deleted_is_told_without_it(site: Site, worker: Raw) -> None:
+    path = "/queues/q/tasks/ada/dies"
+    assert "Replay" in await site.read(path)
+    assert "deleted" in await site.do("purge-one", queue="q", id="ada/dies")
+    told = text_of(await site.read(path))
+    assert "dead" in told
+    assert "Replay" not in told
+
+
 async def test_dead_letters_are_replayed_by_choice_and_by_filter(site: Site, worker: Raw) -> None:
     async with raw(site.served, tenant("bob")) as bob:
         await bob.enqueue("q", [f"b{n}" for n in range(6)], max_attempts=1)
