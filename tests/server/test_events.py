@@ -129,7 +129,8 @@ async def test_what_wakes_many_requests_of_a_client_has_few_of_them_read_at_once
     async with raw(served, tenant("ada")) as ada:
         for ref in range(60):
             await ada.send("events", ref=ref, queue="q", timeout_ms=60_000)
-        await wait_until(lambda: len(served.app.queues.long_polls["q"]._watches[keys.EVENT + "ada"]) == 60)
+        polls = served.app.queues.long_polls
+        await wait_until(lambda: "q" in polls and len(polls["q"]._watches[keys.EVENT + "ada"]) == 60)
         await finish(served.app.store, "a")
         answers = [await ada.receive() for _ in range(60)]
     assert {len(answer["body"]["events"]) for answer in answers} == {1}
