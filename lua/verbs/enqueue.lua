@@ -31,7 +31,7 @@ end
 
 -- Decides on the tasks in the arguments (id, options and payload each), before the first write. Returns their outcomes.
 function enqueue.decide(call, new, args, first, last)
-  local ids, seen, outcomes, options, terms = {}, {}, {}, nil, nil
+  local ids, seen, outcomes, read, options, terms = {}, {}, {}, {}, nil, nil
   for i = first, last, 3 do ids[#ids + 1] = args[i] end
   if #ids == 0 or #ids > TASKS_PER_CALL or (last - first) % 3 ~= 2 then refuse('bad_request', 'tasks') end
   local known = records.of(call, ids)
@@ -39,7 +39,10 @@ function enqueue.decide(call, new, args, first, last)
     local at, id, outcome = first + 3 * n, ids[n], 'duplicate'
     local packed, payload = args[at - 2], args[at - 1]
     check_id(id, ID_BYTES)
-    if packed ~= options then options, terms = packed, arrivals.read_options(call, packed) end  -- most have the same
+    if packed ~= options then  -- most have the same, or are of a few kinds
+      options, terms = packed, read[packed] or arrivals.read_options(call, packed)
+      read[packed] = terms
+    end
     if not known[n] and not seen[id] then
       outcome = admit(call, new, id, payload, terms)
       seen[id] = outcome == 'ok' or outcome == 'replaced'

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from .calls import Queue, leased_in
+from .calls import Queue, leased_in, options
 from .counting import CountingLua
 
 TENANTS, CALLS, MANY = 300, 10, 50
@@ -70,4 +70,16 @@ def test_a_task_that_a_worker_waits_for_takes_few_instructions(redis_client: red
         (lease,) = leased_in(claim)
         queue.settle(("ack", lease.id, lease.lease))
         queue.advance(source.randrange(1, 9))
-    assert instructions / 20 <= 3025
+    assert instructions / 20 <= 3029
+
+
+@pytest.mark.one_store
+def test_tasks_of_two_kinds_in_turn_take_hardly_more_than_those_of_one(redis_client: redis.Redis) -> None:
+    lua, took = CountingLua(redis_client), []
+    queue = Queue(lua)  # type: ignore[arg-type]
+    for kinds in (1, 2):
+        parts = [part for n in range(MANY) for part in (f"{kinds}-{n}", options(name=f"n{n % kinds}"), b"{}")]
+        lua.instructions = 0
+        queue.call("enqueue", "ada", *parts)
+        took.append(lua.instructions)
+    assert took[1] < 1.2 * took[0]
