@@ -73,6 +73,12 @@ async def test_a_task_that_is_woken_from_the_end_runs_at_once() -> None:
         await woken.wait()
 
 
+async def test_a_task_is_woken_within_a_turn_without_a_detour() -> None:
+    woken = trio.Event()
+    call_from_end(woken.set)
+    assert woken.is_set()
+
+
 async def test_the_time_of_a_turn_stands_until_its_end(autojump_clock: trio.testing.MockClock) -> None:
     first, told = turn_time(), list[float]()
     at_end_of_turn(lambda: told.append(turn_time()))
