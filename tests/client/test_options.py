@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pydoc
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, get_type_hints
 from uuid import UUID
 
@@ -90,6 +90,13 @@ TAKERS: list[Any] = [
     fairq.Client.enqueue, fairq.Client.enqueue_many, fairq.Batch.add, fairq.Batch.add_many, fairq.Task.enqueue,
     fairq.Task.then, fairq.sync.Client.enqueue, fairq.sync.Batch.add,
 ]  # fmt: skip
+
+
+def test_a_start_that_is_no_time_is_refused_and_told_what_is_one() -> None:
+    cases: list[Any] = ["2030-01-01T09:00:00Z", date(2030, 1, 1)]
+    for start in cases:
+        with case(start), pytest.raises(BadRequest, match="start_at must be a datetime, or seconds since the epoch"):
+            pack_options({"start_at": start})
 
 
 def test_help_shows_every_option_with_its_meaning_and_default() -> None:
