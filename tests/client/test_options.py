@@ -14,7 +14,7 @@ from attrs import frozen
 
 import fairq
 import fairq.sync
-from fairq.client.bodies import encode_payload
+from fairq.client.bodies import encode_payload, new_tasks
 from fairq.client.dead_letters import DeadLetters
 from fairq.errors import BadRequest, NoResult
 from fairq.model.option_tables import TaskOptions
@@ -53,6 +53,13 @@ def test_what_json_has_not_is_refused() -> None:
             with pytest.raises(BadRequest) as caught:
                 encode_payload(value)
             assert caught.value.field == "payload"
+
+
+def test_one_payload_is_not_taken_for_several() -> None:
+    cases: list[Any] = [{"to": "ada"}, "ada", b"ada"]
+    for payloads in cases:
+        with case(payloads), pytest.raises(BadRequest, match="payloads must be several"):
+            new_tasks("emails", payloads, None, None, {}, 100)
 
 
 def test_null_is_taken() -> None:
