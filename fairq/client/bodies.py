@@ -76,6 +76,8 @@ def new_tasks(
 ) -> list[NewTask]:
     """Make tasks that share their options. Raises: BadRequest, TooLarge; TypeError for unknown options."""
     check_name(queue, "queue")
+    if isinstance(payloads, str | bytes | Mapping):
+        raise BadRequest("payloads must be several, in a list: this is one", field="payloads")
     values = pack_options(options) if options else ()
     payloads = list(payloads)
     if ids is None:

@@ -37,6 +37,8 @@ def _at_ms(moment: datetime | float | None, field: str) -> int:
         if moment.tzinfo is None:
             raise BadRequest(f"{field} must say its time zone", field=field)
         moment = moment.timestamp()
+    elif moment is not None and not isinstance(moment, int | float):
+        raise BadRequest(f"{field} must be a datetime, or seconds since the epoch, not {moment!r:.80}", field=field)
     return to_ms(moment, field, MAX_TIME_MS)
 
 

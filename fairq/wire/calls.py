@@ -51,7 +51,8 @@ class Call:
     def give_up(self, trouble: str) -> None:
         """Fail at the deadline: OutcomeUnknown if it may have been done, else the last refusal or Unavailable."""
         if self.under_way or self.in_doubt:
-            self.finish(error=OutcomeUnknown("no answer in time; the request may have been done"))
+            of = f" for {self.missing} of {len(self.result)} tasks" if self.missing else ""
+            self.finish(error=OutcomeUnknown(f"no answer in time{of}; the request may have been done"))
         else:
             why = f"no connection to the server in time; nothing was done ({trouble or 'no welcome'})"
             self.finish(error=self.last_refusal or Unavailable(why))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pydoc
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, get_type_hints
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from attrs import frozen
 
 import fairq
 import fairq.sync
-from fairq.client.bodies import encode_payload
+from fairq.client.bodies import encode_payload, new_tasks
 from fairq.client.dead_letters import DeadLetters
 from fairq.errors import BadRequest, NoResult
 from fairq.model.option_tables import TaskOptions
@@ -55,6 +55,13 @@ def test_what_json_has_not_is_refused() -> None:
             assert caught.value.field == "payload"
 
 
+def test_one_payload_is_not_taken_for_several() -> None:
+    cases: list[Any] = [{"to": "ada"}, "ada", b"ada"]
+    for payloads in cases:
+        with case(payloads), pytest.raises(BadRequest, match="payloads must be several"):
+            new_tasks("emails", payloads, None, None, {}, 100)
+
+
 def test_null_is_taken() -> None:
     cases: list[tuple[Any, str]] = [
         (None, "null"), ([None, 1.5], "[null,1.5]"), ("null", '"null"'), (Sums([None, 0.5]), '{"rows":[null,0.5]}'),
@@ -90,6 +97,13 @@ TAKERS: list[Any] = [
     fairq.Client.enqueue, fairq.Client.enqueue_many, fairq.Batch.add, fairq.Batch.add_many, fairq.Task.enqueue,
     fairq.Task.then, fairq.sync.Client.enqueue, fairq.sync.Batch.add,
 ]  # fmt: skip
+
+
+def test_a_start_that_is_no_time_is_refused_and_told_what_is_one() -> None:
+    cases: list[Any] = ["2030-01-01T09:00:00Z", date(2030, 1, 1)]
+    for start in cases:
+        with case(start), pytest.raises(BadRequest, match="start_at must be a datetime, or seconds since the epoch"):
+            pack_options({"start_at": start})
 
 
 def test_help_shows_every_option_with_its_meaning_and_default() -> None:

@@ -333,6 +333,7 @@ def test_a_call_that_may_have_been_done_never_ends_as_unavailable(doubt: str) ->
         end.refuse(rest[0], "unavailable")
     end.pass_time(3)
     assert isinstance(call.error, OutcomeUnknown)
+    assert ("for 1 of 2 tasks" in call.error.message) == (doubt == "partly done")
 
 
 def test_calls_past_their_deadline_are_not_sent_again(end: End) -> None:
