@@ -16,6 +16,7 @@ from fairq.store.address import Address
 Word = str | bytes | int | float
 
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
+_CROWDED = "ERR max number of clients"  # have connected
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
 
 
@@ -42,7 +43,7 @@ def as_error(reply: Exception) -> FairqError:
         return Redirected(text)
     if word == "OOM":
         return StoreFull("the store is full and takes no new tasks")
-    if word in _RETRYABLE:
+    if word in _RETRYABLE or text.startswith(_CROWDED):
         return Unavailable(f"the store cannot serve requests now: {text}")
     return StoreRefused(f"the store refused: {text}")
 

@@ -179,6 +179,21 @@ async def test_a_primary_that_was_demoted_is_left(start_store: Callable[..., sto
             assert await connection.call("SET", "a", "3") == b"OK"
 
 
+async def test_a_store_whose_connections_are_all_taken_is_waited_for(
+    start_store: Callable[..., stores.LocalServer],
+) -> None:
+    server = start_store()
+    with trio.fail_after(30):
+        async with connected(server.port) as first:
+            await first.call("CONFIG", "SET", "maxclients", "1")
+            second = Connection(first.address)
+            async with background(second.run):
+                await wait_until(lambda: "max number of clients" in second.trouble)
+                assert second.fatal is None
+                await first.call("CONFIG", "SET", "maxclients", "10")
+                await second.wait_connected()
+
+
 async def test_a_connection_cut_before_sending_says_that_nothing_was_done() -> None:
     cut = trio.Event()
 
@@ -309,6 +324,8 @@ def test_the_stores_errors_become_ours() -> None:
         ("MISCONF Errors writing to the AOF file", Unavailable, None),
         ("READONLY You can't write against a read only replica.", Unavailable, None),
         ("CLUSTERDOWN Hash slot not served", Unavailable, None),
+        ("ERR max number of clients reached", Unavailable, None),
+        ("ERR max number of clients + cluster connections reached", Unavailable, None),
         ("TRYAGAIN Multiple keys request during rehashing of slot", Unavailable, None),
         ("MOVED 3999 127.0.0.1:6381", Redirected, None),
         ("FAIRQ bad_request weight", FairqError, "weight"),
