@@ -27,7 +27,7 @@ accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers,
 
 -- The details of a tenant if they are open, or matter to the pick; else false: the account says all.
 function accounts.odd_details(call, account)
-  return account.is_odd == 1 and accounts.details_of(call, account)
+  return account.is_odd == 1 and (account.details or accounts.details_of(call, account))
 end
 
 -- True if ready tasks of the tenant are in groups (tasks/turns.lua).

@@ -161,14 +161,15 @@ local function serve_packed(call, round)
 end
 
 -- Makes up to `wanted` picks. They are in order, as columns: pick i is of the tenant with the tag tenants[i], and with
--- `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed. Those
--- behind the first `most` times are not served. Returns also whether it found nothing to do, and whether that is since
--- the free slots are kept for tenants that have nothing running.
+-- `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed. Each
+-- tenant that is taken is served or repays a loan, so those behind the first `most` times are not taken. Returns also
+-- whether it found nothing to do, and whether that is since the free slots are kept for tenants that have nothing
+-- running.
 function picks.round(call, wanted)
   local queue, woken, has_popped = call.queue, read_woken(call, wanted)
-  local is_full, has_loans = queue.reserve > 0 and reserve.is_full(call), queue.reserve + queue.loans > 0
-  local is_plain = queue.share == SHARE_TIME and queue.limited == 0 and not has_loans
-  local round = {wanted = wanted, most = has_loans and math.huge or wanted, times = {}, next = 1, compare = false,
+  local is_full = queue.reserve > 0 and reserve.is_full(call)
+  local is_plain = queue.share == SHARE_TIME and queue.limited + queue.reserve + queue.loans == 0
+  local round = {wanted = wanted, most = wanted + queue.loans, times = {}, next = 1, compare = false,
     of_time = false, seen = false, woken = woken, next_woken = 1, popped = #woken, tenants = {}, names = {}, moves = {},
     count = 0}
   if queue.servable > 0 and not is_full then draws.look(call, round) end

@@ -472,8 +472,12 @@ MUTANTS = [
     Mutant("who is alone is served beyond its tasks", "math.min(wanted - count, ready - 1)", "wanted - count"),
     Mutant("others wait while one is served packed", "if not time then often", "if true then often"),
     Mutant("those that come again wait meanwhile", "      time = times[place]\n", ""),
-    Mutant("loans shorten a round", "has_loans and math.huge or wanted", "wanted"),
-    Mutant("limits for all, a reserve and loans are not seen", "queue.limited == 0 and not has_loans", "true"),
+    Mutant("loans shorten a round", "most = wanted + queue.loans", "most = wanted"),
+    Mutant(
+        "limits for all, a reserve and loans are not seen",
+        "queue.limited + queue.reserve + queue.loans == 0",
+        "true",
+    ),
     Mutant("who is drawn and not served is lost", "  if best and not is_full then draws.untake(round, best) end\n", ""),
     Mutant("of equals the wrong one is lost", "  round.of_time[round.times[round.next]] = tag\n", ""),
     Mutant(
