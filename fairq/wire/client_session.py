@@ -113,7 +113,7 @@ class ClientSession(Session):
     def connected(self, now: float) -> None:
         """Note that a connection is established; the server sends the first frame."""
         self.last_received_at = self.last_sent_at = now
-        self.is_connected, self.is_timed_out, self.is_draining, self.trouble = True, False, False, ""
+        self.is_connected, self.is_draining, self.trouble = True, False, ""
 
     def disconnected(self, now: float) -> None:
         """Note that the connection ended or failed; frames without an answer will be sent again on the next.
@@ -126,7 +126,7 @@ class ClientSession(Session):
         delay = min(self.max_reconnect_s, RECONNECT_BASE_S * 2**self._failures) * self.jitter()
         self.reconnect_at = now if self.is_draining and not self._failures else now + delay
         self._failures = min(self._failures + 1, 16)
-        self.is_connected = self.is_open = False
+        self.is_connected = self.is_open = self.is_timed_out = False
         self._outbox, self.outgoing_bytes = [], 0
         lost, self._exchanges = self._exchanges, {}
         self.under_way.clear()

@@ -22,6 +22,10 @@ from tests.client.runtimes import Service
 from tests.server.harness import tenant
 from tests.store.waiting import wait_for
 
+from .test_threads import Calls, calls
+
+__all__ = ["calls"]
+
 
 def test_it_connects_when_it_is_first_used(service: Service, ada: fairq.sync.Client) -> None:
     assert service.proxy.connections == 0
@@ -51,6 +55,22 @@ def test_a_client_that_was_idle_goes_on(
     monkeypatch.setattr(drivers, "_now", lambda: now() + idle_s)
     ada.enqueue("emails", 2, timeout=5)
     assert service.proxy.connections == (1 if idle_s < 30 else 2)
+
+
+def test_a_server_that_was_silent_for_too_long_is_connected_to_anew(
+    service: Service, ada: fairq.sync.Client, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada.enqueue("emails", 1)
+    service.hold()
+    calls.start(lambda: ada.enqueue("emails", 2, timeout=10 * TIMEOUT_S))
+    wait_for(lambda: ada._driver._leader is not None)
+    now = drivers._now
+    monkeypatch.setattr(drivers, "_now", lambda: now() + TIMEOUT_S)
+    ada._driver._alarm.ring()
+    wait_for(lambda: not ada._driver.session.is_connected)
+    service.soon(service.proxy.release)
+    (task,) = calls.join()
+    assert isinstance(task, fairq.sync.EnqueuedTask)
 
 
 def test_a_log_handler_may_wait_for_a_thread_that_uses_the_client(
