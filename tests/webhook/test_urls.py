@@ -41,7 +41,7 @@ REFUSED = [
     "https://hooks.example:65536/in",
     "https://hooks.example:443x/in",
     "https://" + "h" * 64 + ".example/",
-    "https://" + "h." * 127 + "example/",
+    f"https://{'h.' * 126}hh/",
     "https://2130706433/in",
     "https://0x7f000001/in",
     "https://0177.0.0.1/in",
@@ -72,6 +72,9 @@ ACCEPTED = {
     "http://127.0.0.1:8000/": Url("http", "127.0.0.1", 8000, "/"),
     "http://[::1]/": Url("http", "::1", 80, "/"),
     "https://my_hooks/": Url("https", "my_hooks", 443, "/"),
+    "https://hooks.example:1/": Url("https", "hooks.example", 1, "/"),
+    "https://hooks.example:65535/": Url("https", "hooks.example", 65_535, "/"),
+    f"https://{'h.' * 126}h/": Url("https", "h." * 126 + "h", 443, "/"),
 }
 
 
@@ -97,7 +100,11 @@ def test_plain_http_leaves_this_machine_only_if_it_was_asked_for() -> None:
 
 
 def test_a_likely_mistake_is_told() -> None:
-    for url, word in [("ws://127.0.0.1:7700", "FAIRQ_URL"), ("https://a:b@c/", "password")]:
+    for url, word in [
+        ("ws://127.0.0.1:7700", "FAIRQ_URL"),
+        ("https://a:b@c/", "password"),
+        ("ftp://a.example", "invalid"),
+    ]:
         with case(url, word), pytest.raises(SettingsError, match=word):
             UrlTemplate.parse(url)
 
@@ -152,7 +159,7 @@ def test_a_pattern_that_is_none_is_refused() -> None:
     for pattern in ["", "*", "*.", "a.*", "*a.example", "a b", "*.1.2.3.4", "*.*.example", "1.2.3"]:
         with case(pattern):
             with pytest.raises(SettingsError) as caught:
-                UrlTemplate.parse("https://hooks.example/", [pattern])
+                HostPattern.parse(pattern)
             assert caught.value.field == "allow_host"
 
 
