@@ -236,6 +236,25 @@ async def test_a_name_belongs_to_its_token(served: Served) -> None:
         await one.quiet()
 
 
+async def test_of_two_attaches_under_way_on_a_connection_one_is_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, are_both = list[str](), trio.Event()
+
+    async def wait_for_both(_: WorkerRegistry, _token: str, worker: str, *_more: Any) -> None:
+        under_way.append(worker)
+        if len(under_way) == 2:
+            are_both.set()
+        await are_both.wait()
+
+    monkeypatch.setattr(WorkerRegistry, "take_name", wait_for_both)
+    async with raw(served, WORKER) as worker:
+        for ref in (901, 902):
+            await worker.send("attach", ref=ref, worker="mill", queues=["q"], credit=1, started_at_ms=1)
+        answers = [await worker.receive() for _ in range(2)]
+    assert {each.get("message") for each in answers} == {None, "this connection is already attached"}
+
+
 async def test_workers_that_left_are_forgotten(served: Served) -> None:
     async with raw(served, WORKER) as worker:
         await worker.attach("q", name="mill", started_at_ms=1)

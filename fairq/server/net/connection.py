@@ -111,7 +111,7 @@ class Connection:
         """Serve requests until either side ends the connection."""
         raise NotImplementedError
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
         """Give leased tasks to the worker."""
         raise NotImplementedError
 

@@ -41,17 +41,18 @@ class Revocations:
 
     def join(self, connection: Connection) -> None:
         """Watch the token of a connection; development tokens are not revoked."""
-        if connection.identity.token_id:
+        if token := connection.identity.token_id:
             if not self._connections:
                 self._must_look.set()  # the first token in use: start to read the count
-            self._connections[connection.identity.token_id].add(connection)
+            self._connections[token].add(connection)
 
     def leave(self, connection: Connection) -> None:
         """Forget a connection that has ended."""
-        if connection.identity.token_id in self._connections:
-            self._connections[connection.identity.token_id].discard(connection)
-            if not self._connections[connection.identity.token_id]:
-                del self._connections[connection.identity.token_id]
+        token = connection.identity.token_id
+        if token in self._connections:
+            self._connections[token].discard(connection)
+            if not self._connections[token]:
+                del self._connections[token]
 
     def on_message(self, token: str) -> None:
         """Handle the revocation of a token; an empty id means that any may have been revoked."""

@@ -62,7 +62,7 @@ class SocketConnection(Connection):
                     taskless.close()
                 self._scope.cancel()
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
         """Give leased tasks to the worker, at once: it begins while the rest of the turn goes on."""
         self.session.push(queue, lease_ms, leases, run_timeout_ms)
         self.transport.send_now()

@@ -10,6 +10,7 @@ import pytest
 import structlog
 import trio
 
+from fairq.server.net.auth import Auth
 from fairq.server.web.dashboard import live as live_module
 from fairq.server.web.dashboard import site as site_module
 from fairq.server.web.dashboard.actions import ACTIONS
@@ -164,13 +165,13 @@ async def test_an_open_stream_ends_with_its_token(server_store: str, end: str, m
                 if not text and end == "revoked":
                     await site.served.app.auth.revoke(id)
                 elif not text:
-                    monkeypatch.setattr("fairq.server.net.auth.Auth._admit", _expired)
+                    monkeypatch.setattr(Auth, "_admit", _expired)
                 text += part
         assert text.endswith("event: left\ndata: signed out\n\n")
         assert (await site.browser.get("/queues")).status_code == 303
 
 
-def _expired(auth: Any, record: Any) -> None:
+def _expired(_auth: Auth, _record: Any) -> None:
     from fairq.errors import TokenExpired
 
     raise TokenExpired("the token expired")
