@@ -181,7 +181,7 @@ def log_tail(path: Path) -> str:
 
 async def _start(config: Path) -> trio.Process:
     """Start the child. Raises: OSError, also when there are too many open files, which may pass."""
-    for left in config.parent.glob("temp-*"):  # a rewrite that ended with its store leaves a file as long as the data
+    for left in config.parent.glob("temp-rewriteaof-*.aof"):  # of rewrites that died with their store
         left.unlink(missing_ok=True)
     with config.open("rb") as text:  # given its name, Valkey would read *, ? and [ in the path as a pattern
         return await trio.lowlevel.open_process(
