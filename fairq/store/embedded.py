@@ -45,7 +45,6 @@ _STOP_TIMEOUT = 10.0
 _AGAIN_S = 1.0  # after a start that failed
 ALLOCATOR = {"LD_PRELOAD": "libjemalloc.so.2"}  # unless the server's own environment names one
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
-LEFT_OVER = "temp-*.rdb", "temp-*.aof"  # by rewrites that ended with the store; each is as long as the data
 _CONFIG_NAME = "valkey.conf"
 _CONFIG = """\
 port 0
@@ -182,9 +181,8 @@ def log_tail(path: Path) -> str:
 
 async def _start(config: Path) -> trio.Process:
     """Start the child. Raises: OSError, also when there are too many open files, which may pass."""
-    for pattern in LEFT_OVER:
-        for left in config.parent.glob(pattern):
-            left.unlink(missing_ok=True)
+    for left in config.parent.glob("temp-rewriteaof-*.aof"):  # of rewrites that died with their store
+        left.unlink(missing_ok=True)
     with config.open("rb") as text:  # given its name, Valkey would read *, ? and [ in the path as a pattern
         return await trio.lowlevel.open_process(
             [str(program()), "-"],
