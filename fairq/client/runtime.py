@@ -152,8 +152,8 @@ async def background(service: Callable[[], Coroutine[Any, Any, None]]) -> AsyncI
                     group.cancel_scope.cancel()
         return
     task = asyncio.create_task(service())
-    await asyncio.sleep(0)  # one that is cancelled before it has begun would not clean up
     try:
+        await asyncio.sleep(0)  # one that is cancelled before it has begun would not clean up
         yield
     finally:
         task.cancel()

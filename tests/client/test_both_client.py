@@ -112,6 +112,22 @@ def test_an_open_client_ends_with_its_cancelled_task(service: Service) -> None:
     asyncio.run(main())
 
 
+def test_a_task_that_is_cancelled_while_it_opens_a_client_leaves_nothing_running(service: Service) -> None:
+    async def opening() -> None:
+        async with service.client():
+            raise AssertionError("it was not cancelled")
+
+    async def main() -> None:
+        task = asyncio.create_task(opening())
+        await asyncio.sleep(0)  # it has begun
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
 @on_both
 async def test_a_client_that_was_closed_at_once_refuses_calls(service: Service) -> None:
     async with service.client() as client:
