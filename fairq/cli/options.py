@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_QUIET_S = 1.0  # without a connection, before a command says so
+_QUIET_S = 1.0  # without an answer, before a command says why
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON, for scripts.")]
 
@@ -84,11 +84,13 @@ async def connected(server: Server) -> AsyncIterator[OperatorClient]:
 
 
 async def _tell_waiting(session: ClientSession, timeout: float) -> None:
-    """Say on standard error that there is no connection yet, and how long a request is tried."""
-    await trio.sleep(_QUIET_S)
-    if not session.is_open:
-        told = f"no connection to the server yet; trying for {timeout:g} s ({session.trouble or 'no welcome'})"
-        print(f"fairq: {told}", file=sys.stderr)
+    """Say on standard error why there is no answer yet, and how long a request is tried."""
+    with trio.move_on_after(timeout):
+        while True:
+            await trio.sleep(_QUIET_S)
+            if why := session.obstacle:
+                print(f"fairq: no answer yet; trying for {timeout:g} s ({why})", file=sys.stderr)
+                return
 
 
 def run_with(server: Server | None, work: Callable[..., Awaitable[T]]) -> T:

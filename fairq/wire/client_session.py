@@ -134,6 +134,14 @@ class ClientSession(Session):
             exchange.lost()
 
     @property
+    def obstacle(self) -> str:
+        """Why calls get no answer now, if that is known: there is no connection, or the server refuses one for now."""
+        if not self.is_open:
+            return self.trouble or "no welcome"
+        refusals = (call.last_refusal for *_, call in self._calls if not call.is_done and call.last_refusal)
+        return next((refusal.message for refusal in refusals), "")
+
+    @property
     def max_reconnect_s(self) -> float:
         """The longest wait before it connects again."""
         return RECONNECT_CAP_S

@@ -7,11 +7,13 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from fairq.cli import options
 from fairq.cli.app import run
@@ -325,17 +327,32 @@ def test_without_a_server_a_command_says_that_it_waits_and_gives_up(
     url = f"ws://127.0.0.1:{stores.free_port()}"
     done = Commands(url, capsys)("enqueue", "emails", "1", "--timeout", "0.3", token=tenant("ada"))
     assert [line.partition(f" ({url} cannot be reached: ")[0] for line in done.err.splitlines()] == [
-        "fairq: no connection to the server yet; trying for 0.3 s",
+        "fairq: no answer yet; trying for 0.3 s",
         "fairq: no connection to the server in time; nothing was done",
     ]
     assert done.code == 1
 
 
-def test_a_command_that_is_connected_does_not_say_that_it_waits(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_a_store_a_command_says_that_it_waits_and_gives_up(
+    start_store: Callable[[], stores.LocalServer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(options, "_QUIET_S", 0.0)
-    trio.run(options._tell_waiting, ClientSession(is_open=True), 10.0)
+    store = start_store()
+    server = ServerThread(store.url)
+    server.start()
+    commands = Commands(server.url, capsys)
+    commands.enqueue("emails", "1")
+    store.kill()
+    monkeypatch.setattr(options, "_QUIET_S", 0.1)
+    done = commands("enqueue", "emails", "1", "--timeout", "2", token=tenant("ada"))
+    server.stop()
+    told, ended = done.err.splitlines()
+    assert told == f"fairq: no answer yet; trying for 2 s ({ended.removeprefix('fairq: ')})"
+    assert "store" in ended
+    assert done.code == 1
+
+
+def test_a_command_that_is_connected_does_not_say_that_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    trio.run(options._tell_waiting, ClientSession(is_open=True), 10.0, clock=trio.testing.MockClock(0, 0))
     assert capsys.readouterr().err == ""
 
 

@@ -20,7 +20,7 @@ from fairq.errors import FairqError
 from fairq.server.app import App
 from fairq.server.web.http.bodies import Gone
 from fairq.server.web.http.connections import Callers
-from fairq.server.web.http.guard import Guard
+from fairq.server.web.http.guard import HEADERS, Guard
 from fairq.server.web.http.problems import Problem, answer_of
 from fairq.server.web.http.request_ids import failure_of
 from fairq.server.web.http.routes import ROWS, routes_of
@@ -28,7 +28,6 @@ from fairq.server.web.http.workers import Workers
 
 DOCUMENT = "/openapi.json"
 _PARAMETER = re.compile("{.*?}")
-_HEADERS = ["Authorization", "Content-Type", "Content-Encoding", "Idempotency-Key", "Last-Event-ID", "X-Request-Id"]
 
 
 def make_application(routes: Iterable[BaseRoute], document: str, *, answers_options: bool = False) -> Starlette:
@@ -88,4 +87,4 @@ def make_api(app: App, callers: Callers, workers: Workers) -> ASGIApp:
         return guard
     exposed = ["Location", "Retry-After", "X-Request-Id"]
     methods = sorted({row.method for row in ROWS})
-    return CORSMiddleware(guard, origins, methods, _HEADERS, expose_headers=exposed)
+    return CORSMiddleware(guard, origins, methods, HEADERS, expose_headers=exposed)

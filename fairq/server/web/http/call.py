@@ -55,7 +55,10 @@ class Call:
         return self.caller.read(read_object, self.body)
 
     def given(self, frame: type[Any], request: Request, has_body: bool) -> dict[str, Any]:
-        """Gather a frame's fields from path, query and body. Raises: BadRequest if two say the same."""
+        """Gather a frame's fields from path, query and body; HEAD waits for nothing.
+
+        Raises: BadRequest if two say the same.
+        """
         given: dict[str, Any] = dict(request.path_params)
         parts = [read_query(frame, request.query_params.multi_items())]
         if has_body and self.body:
@@ -66,6 +69,8 @@ class Call:
             if twice := given.keys() & part.keys():
                 raise BadRequest(f"{min(twice)} is given twice", field=min(twice)[:80])
             given |= part
+        if request.method == "HEAD":
+            given.pop("wait", None)
         return given
 
     async def ask(self, frame: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairq.errors import BadRequest, FairqError, TooLarge, Unauthorized
-from fairq.scopes import open_plain_nursery
 from fairq.server.app import App
 from fairq.server.net.origin import ORIGIN, Origin
 from fairq.server.net.refusals import Refusals
@@ -33,6 +32,11 @@ from fairq.transport import bearer_token
 from fairq.turns import Gate
 from fairq.wire.terms import Role
 
+HEADERS = (
+    "Authorization", "Content-Type", "Content-Encoding", "Idempotency-Key", "If-Match", "Last-Event-ID", "Origin",
+    "Traceparent", "X-Request-Id",
+)  # fmt: skip
+_ONCE = {name.lower().encode(): name for name in HEADERS}
 INBOX, STREAM = "fairq.inbox", "fairq.stream"  # their names in the scope
 log = structlog.get_logger("fairq.server")
 
@@ -51,13 +55,9 @@ class Answering:
         """Answer one request."""
         inbox = Inbox(receive, self.strangers)
         scope.update({INBOX: inbox, STREAM: self.stream})
-        has_begun, drained = False, trio.Event()
+        has_begun = False
         headers = Headers(scope=scope)
         note = request_ids.begin(scope, headers)
-
-        async def drain() -> None:
-            await inbox.drain()
-            drained.set()
 
         async def answer(message: Message) -> None:
             nonlocal has_begun
@@ -67,43 +67,46 @@ class Answering:
                 message = {**message, "headers": [*message["headers"], own]}
                 if message["status"] >= 400:
                     self._note_refusal(scope, note)
-                if not inbox.is_over:
-                    message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
-                    nursery.start_soon(drain)
-                else:
-                    drained.set()
-            elif not message.get("more_body", False) and not drained.is_set():
+            elif not message.get("more_body", False) and not inbox.is_over:
                 await send({**message, "more_body": True})
-                await drained.wait()
-                message = {"type": "http.response.body", "body": b"", "more_body": False}
+                await inbox.drain()
+                message = {"type": "http.response.body"}
             await send(message)
 
-        async with open_plain_nursery() as nursery:
-            try:
-                lengths = {"content-length", "transfer-encoding"}.intersection(headers)
-                if not lengths:
-                    await inbox.chunk()
-                if len(lengths) > 1:  # a proxy may have read the other one
-                    raise BadRequest("Content-Length and Transfer-Encoding are both given", field="Content-Length")
-                self.check(headers)
-                await self.inner(scope, receive, answer)
-            except Gone:
-                pass
-            except Exception as error:
-                if not isinstance(error, FairqError):
-                    log.exception("request failed", request=note.id, **asked_of(scope))
-                if has_begun:
-                    await trio.aclose_forcefully(self.stream.stream)
-                else:
-                    known = error if isinstance(error, FairqError) else request_ids.failure_of(scope)
-                    await answer_of(known)(scope, receive, answer)
-            nursery.cancel_scope.cancel()
+        try:
+            lengths = {"content-length", "transfer-encoding"}.intersection(headers)
+            if not lengths:
+                await inbox.chunk()
+            if len(lengths) > 1:  # a proxy may have read the other one
+                message = "Content-Length and Transfer-Encoding are both given"
+                raise Problem("bad_request", message, headers={"Connection": "close"})
+            _check_once(headers)
+            self.check(headers)
+            await self.inner(scope, receive, answer)
+        except Gone:
+            pass
+        except Exception as error:
+            if not isinstance(error, FairqError):
+                log.exception("request failed", request=note.id, **asked_of(scope))
+            if has_begun:
+                await trio.aclose_forcefully(self.stream.stream)
+            else:
+                known = error if isinstance(error, FairqError) else request_ids.failure_of(scope)
+                await answer_of(known)(scope, receive, answer)
 
     def _note_refusal(self, scope: Scope, note: Note) -> None:
         call = scope.get(CALL)
         who = call.caller.identity if call else None
         of = {"role": who.role.value, "tenant": who.tenant} if who else {}
         self.refusals.note(note.code or "other", note.id, **asked_of(scope), **of)
+
+
+def _check_once(headers: Headers) -> None:
+    """Raises: BadRequest if a header that is read here has two values: a proxy may have read the other one."""
+    first: dict[bytes, bytes] = {}
+    for name, value in headers.raw:
+        if name in _ONCE and first.setdefault(name, value) != value:
+            raise BadRequest(f"the header {_ONCE[name]} has two values", field=_ONCE[name])
 
 
 def asked_of(scope: Scope) -> dict[str, str]:

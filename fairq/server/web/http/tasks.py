@@ -16,7 +16,7 @@ from fairq.model.checks import check_task_id, check_tenant
 from fairq.model.tasks import TRACE, NewTask
 from fairq.server.web.http.bodies import JSON, NDJSON, read_lines
 from fairq.server.web.http.call import Call, answer, one_of
-from fairq.server.web.http.fields import make_enqueue, make_request, make_task
+from fairq.server.web.http.fields import make_enqueue, make_request, make_task, read_query
 from fairq.server.web.http.problems import Problem
 from fairq.wire import messages as wire
 from fairq.wire.calls import REFUSED
@@ -32,8 +32,9 @@ def _id_of(request: Request) -> str | None:
 
 def _read(call: Call, request: Request) -> tuple[list[Any], str | None, bool]:
     """Read the tasks of a body, the tenant that is given for all, and whether it is one task alone."""
-    tenant = request.query_params.get("tenant")
-    if extra := sorted(request.query_params.keys() - {"tenant"}):
+    query = read_query(wire.Enqueue, request.query_params.multi_items())
+    tenant = query.pop("tenant", None)
+    if extra := sorted(query):
         raise BadRequest(f"unknown field {extra[0]!r:.80}", field=extra[0][:80])
     if call.media_type == NDJSON:
         return call.caller.read(lambda body: list(read_lines(body)), call.body), tenant, False

@@ -76,6 +76,13 @@ async def test_a_head_is_answered_and_the_next_request_too(served: Served) -> No
         await read_until(stream, b'"not_found"')
 
 
+async def test_a_head_waits_for_nothing(served: Served, ada: Client) -> None:
+    check(await ada.post(TASKS, json={"payload": 1, "id": "t", "delay": 600}), 201)
+    for path in (EVENTS, f"{TASKS}/t"):
+        with trio.fail_after(30):
+            assert (await ada.head(f"{path}?wait=60")).status_code == 200
+
+
 async def test_streams_have_a_bound_and_an_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_TENANT_WAITING", 1)
     async with serving(served.store_url) as small, api(small) as ada:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fairq.server.run import Served
+from fairq.server.web.http.guard import HEADERS
 from tests.server.harness import WORKER
 
 from .harness import head, plain, read_all
@@ -25,6 +28,29 @@ async def test_a_request_that_can_be_read_in_two_ways_is_refused_and_the_last_on
     async with plain(served) as stream:
         await stream.send_all(head("GET", "/v1/queues/q/next", **twice) + b"0\r\n\r\n")
         assert (await read_all(stream)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("size", [14, 60_000])
+@pytest.mark.parametrize("apart", [True, False])
+async def test_a_request_behind_a_refused_one_is_answered(served: Served, size: int, apart: bool) -> None:
+    refused = head("POST", "/v1/queues/q/tasks", "wrong", Content_Length=str(size)) + bytes(size)
+    last = head("GET", "/v1/queues/q/next", Connection="close")
+    for _ in range(5):
+        async with plain(served) as stream:
+            for part in (refused, last) if apart else (refused + last,):
+                await stream.send_all(part)
+            told = await read_all(stream)
+        assert re.findall(rb"HTTP/1.1 (\d+)", told) == [b"401", b"200"]
+
+
+@pytest.mark.parametrize("name", HEADERS)
+async def test_a_header_has_one_value(served: Served, name: str) -> None:
+    async with plain(served) as stream:
+        values = {name: "a", name.lower(): "b"}
+        await stream.send_all(head("GET", "/openapi.json", None, Connection="close", **values))
+        told = await read_all(stream)
+    assert told.startswith(b"HTTP/1.1 400 ")
+    assert f'"field":"{name}"'.encode() in told
 
 
 @pytest.mark.parametrize(

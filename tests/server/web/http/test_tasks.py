@@ -40,6 +40,11 @@ async def test_a_key_that_cannot_be_an_id_or_is_for_many_is_refused(ada: Client)
         check_problem(answer, 400, "bad_request", "Idempotency-Key")
 
 
+async def test_two_tenants_for_a_body_are_refused(product: Client) -> None:
+    answer = await product.post(f"{TASKS}?tenant=ada&tenant=bob", json={"payload": 1})
+    check_problem(answer, 400, "bad_request", "tenant")
+
+
 async def test_every_option_of_the_sdk_is_one_of_a_task(served: Served) -> None:
     given: dict[str, Any] = {
         "delay": 5, "expires_in": 60, "max_attempts": 3, "retry_base": 2.5, "retry_cap": 60, "priority": 7,
