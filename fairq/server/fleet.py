@@ -1,10 +1,10 @@
 """Several server processes behind one port: `fairq serve --processes N`.
 
 This process owns the embedded store, if there is one, and the children serve: each is a whole server that shares the
-port (the kernel gives every connection to one of them) and the store, as servers on several machines would. A child
-that dies is started again; a signal to this process drains all. Each child waits for the end of its standard input:
-it means that this process has ended, and the child drains and ends too. Each child tells its metrics at a port of its
-own: what one of them has counted says nothing of the others.
+port (the kernel gives every connection to one of them) and the store, as servers on several machines would. Each child
+must begin to serve once. One that ends later is started again, until it serves. A signal to this process drains all.
+Each child waits for the end of its standard input: it means that this process has ended, and the child drains and ends
+too. Each child tells its metrics at a port of its own: what one of them has counted says nothing of the others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHILD = "FAIRQ_CHILD"  # the variable that marks a process as a child
 READY = b"ready\n"  # printed by a child when it serves
 RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
 STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
-UNFIT = 2  # the exit code of a child whose settings, or whose store's data, are not for it
+UNFIT = "code 2"  # how a child ends that has served, and whose store's data is not for it any more
 KILL_S = 10.0  # beyond the grace, before a child is killed
 
 
@@ -150,18 +150,21 @@ class Fleet:
         again_s, is_first = RESTART_S, True
         while not self._is_stopping:
             began = trio.current_time()
-            code, is_ready = await self._run_child(settings, task_status if is_first else trio.TASK_STATUS_IGNORED)
-            if code == UNFIT or (is_first and not is_ready):
-                raise SettingsError(f"a server process exited with code {code}; see its log")
+            try:
+                why, is_ready = await self._run_child(settings, task_status if is_first else trio.TASK_STATUS_IGNORED)
+            except OSError as error:  # no process, memory or file is left for it
+                why, is_ready = str(error), False
+            if (why == UNFIT) if is_ready else is_first:
+                raise SettingsError(f"a server process ended: {why}; see its log")
             is_first, settings = False, evolve(settings, repair=False)
             if self._is_stopping:
                 return
             again_s = RESTART_S if trio.current_time() - began > STEADY_S else min(2 * again_s, MAX_RESTART_S)
-            log.error("server process died; starting another", code=code, in_s=again_s)
+            log.error("server process died; starting another", why=why, in_s=again_s)
             await trio.sleep(again_s)
 
-    async def _run_child(self, settings: Settings, task_status: trio.TaskStatus[None]) -> tuple[int, bool]:
-        """Run a child to its end; returns its exit code, and whether it was ever ready."""
+    async def _run_child(self, settings: Settings, task_status: trio.TaskStatus[None]) -> tuple[str, bool]:
+        """Run a child to its end; returns how it ended, and whether it was ever ready. Raises: OSError."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
         child = await trio.lowlevel.open_process(
             [sys.executable, "-P", "-m", "fairq", "serve"], env={**own, **environment_of(settings), CHILD: "1"},
@@ -176,7 +179,7 @@ class Fleet:
             if await child.stdout.receive_some(len(READY)):
                 is_ready = True
                 task_status.started()
-            return await child.wait(), is_ready
+            return f"code {await child.wait()}", is_ready
         finally:
             if child.poll() is None:
                 child.kill()

@@ -23,6 +23,7 @@ from fairq.server.net.admission import RECONNECT_MS, Admission
 from fairq.server.net.auth import Identity
 from fairq.server.net.opening import Opening, read_request
 from fairq.server.net.socket_connection import SocketConnection
+from fairq.server.net.tls import shake_hands
 from fairq.server.rated_log import RatedLog
 from fairq.server.verbs.table import handle_request
 from fairq.sockets import is_over
@@ -80,6 +81,7 @@ class Listener:
         connection: SocketConnection | None = None
         with ExitStack() as inside:
             with trio.move_on_after(HANDSHAKE_S) as scope, self.admission.handshake(host, scope):
+                await shake_hands(stream, self.admission.tls_turns)
                 asked, rest = await read_request(stream)
                 if not asked:
                     return

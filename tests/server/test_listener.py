@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import ssl
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from socket import create_connection
 
 import pytest
@@ -14,6 +16,7 @@ import trio.testing
 
 from fairq.errors import Forbidden, Unavailable
 from fairq.server import listener as module
+from fairq.server.net.admission import TLS_PER_TURN
 from fairq.server.net.auth import Auth, Identity
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
@@ -23,6 +26,7 @@ from tests.server.web.http.harness import read_all, read_until
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, open_fds, raw, running, tenant, url_of
+from .test_connection import Turns
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
@@ -280,6 +284,39 @@ async def test_tls_serves_wss_and_shrugs_off_plain_text(
                 await read_all(plain)
                 assert await read_all(silent) == b""
             assert (await operator.ask("queues"))["queues"] == []
+
+
+@pytest.mark.parametrize("listener", ["ws", "http", "admin"])
+async def test_a_few_tls_handshakes_go_on_in_one_turn(
+    listener: str, server_store: str, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, went_on, do_handshake = Turns(), dict[ssl.SSLObject, int](), ssl.SSLObject.do_handshake
+
+    def counted(handshake: ssl.SSLObject) -> None:
+        went_on.setdefault(handshake, turns.count)
+        do_handshake(handshake)
+
+    hello = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+    first, rest = hello.read(1), hello.read()
+    monkeypatch.setattr(ssl.SSLObject, "do_handshake", counted)
+    ports = {"http_port": 0, "admin_port": 0}
+    settings = Settings(port=0, store=server_store, dev=True, tls_cert=certificate[0], tls_key=certificate[1], **ports)  # type: ignore[arg-type]
+    async with running_server(settings) as served, AsyncExitStack() as open_:
+        trio.lowlevel.add_instrument(turns)
+        port = {"ws": served, "http": served.http, "admin": served.admin}[listener].port  # type: ignore[union-attr]
+        streams = [await open_.enter_async_context(await trio.open_tcp_stream(served.host, port)) for _ in range(40)]
+        for stream in streams:
+            await stream.send_all(first)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        went_on.clear()
+        for stream in streams:  # without a turn of the scheduler
+            os.write(stream.socket.fileno(), rest)
+        for stream in streams:
+            await stream.receive_some(1)  # the server's hello
+    assert len(went_on) == 40
+    assert max(Counter(went_on.values()).values()) <= TLS_PER_TURN
 
 
 async def test_a_forbidden_client_is_told_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from fairq.errors import SettingsError
 from fairq.server.fleet import Fleet, environment_of, part_of, serve_fleet, shared_listeners
 from fairq.server.settings import Settings, load_settings
 from fairq.store.embedded import socket_path
+from tests import stores
 from tests.processes import commands, is_running
 from tests.server.harness import WORKER, raw
 from tests.server.web.admin.test_health import values
@@ -108,11 +111,34 @@ async def test_children_end_with_the_process_that_started_them(world: World) -> 
 
 
 @pytest.mark.deep("kills")
+async def test_children_that_cannot_begin_again_are_started_until_they_can(
+    durable_store: Callable[[], stores.LocalServer], world: World
+) -> None:
+    store, log = durable_store(), "server process died; starting another"
+    with trio.fail_after(120):
+        server = world.serve("--store", store.url, "--store-timeout", "3", "--processes", "2")
+        url = await server.wait_url()
+        first = servers_of(server.pid)
+        store.kill()
+        for child in first:
+            os.kill(child, signal.SIGKILL)
+        await server.wait_printed(rf"{log} +in_s=.* why='code 2'")  # the code of a server whose store is away
+        soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, hard))
+        await server.wait_printed("Too many open files")
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        store.start()
+        async with producing(url) as producer:
+            assert await producer.enqueue("after")
+        await wait_until(lambda: len(set(servers_of(server.pid)) - set(first)) == 2)
+
+
+@pytest.mark.deep("kills")
 async def test_a_child_that_cannot_begin_ends_all(world: World) -> None:
     with trio.fail_after(60):
         server = world.serve("--store", "redis://127.0.0.1:1/0", "--store-timeout", "0.5", "--processes", "2")
         assert await server.wait() != 0
-        assert "exited with code" in server.printed
+        assert "ended: code 2" in server.printed
         assert "Traceback" not in server.printed
 
 
@@ -167,7 +193,7 @@ async def test_a_child_that_begins_while_the_fleet_stops_ends_too(
 
 async def test_a_fleet_whose_program_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", shutil.which("false"))
-    failed = pytest.RaisesExc(SettingsError, match="exited with code 1")
+    failed = pytest.RaisesExc(SettingsError, match="ended: code 1")
     with trio.fail_after(30), pytest.RaisesGroup(failed, flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
             await nursery.start(Fleet(Settings(), 2).run)

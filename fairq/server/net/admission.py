@@ -6,10 +6,10 @@
 - Tenants' requests and bytes have a rate, over all connections of the tenant: a faster tenant is read more slowly,
   without an error.
 - In each turn of the scheduler a few messages of a tenant begin, and the others wait for the next turn: however many
-  it sends at once, few of them stand before those of others.
+  it sends at once, few of them stand before those of others. So with TLS handshakes (tls.py).
 
 Workers and operators belong to the service, and loopback addresses are those of proxies: of all these limits, only the
-places of handshakes, and over HTTP the turns, apply to them.
+places and turns of handshakes, and over HTTP the turns, apply to them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ WRONG_TOKENS_PER_S, WRONG_TOKENS_BURST = 5.0, 100.0  # of one address
 CHANGES_PER_S, CHANGES_BURST = 1.0, 100.0  # of one tenant, that the audit and the log note
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
 PER_TURN, HTTP_PER_TURN = 8, 1  # messages of one tenant, and HTTP requests, that begin in one turn of the scheduler
+TLS_PER_TURN = 4  # pieces of TLS handshakes, each of which takes up to 1 ms
 RECONNECT_MS = 1_000  # after which a refused client may connect again
 
 
@@ -62,6 +63,7 @@ class Admission:
     """Counts handshakes and connections by address, and usage by tenant."""
 
     settings: Settings
+    tls_turns: Gate = field(factory=lambda: Gate(TLS_PER_TURN), init=False)
     _handshakes: dict[str, dict[trio.CancelScope, None]] = field(factory=dict, init=False)  # by address, oldest first
     _unfinished: int = field(default=0, init=False)  # handshakes
     _rates: Rates = field(factory=lambda: Rates(HANDSHAKES_PER_S, HANDSHAKE_BURST), init=False)  # of handshakes

@@ -86,7 +86,8 @@ class Connection:
     # Of a worker:
     name: str = ""
     queues: tuple[str, ...] = ()
-    attached_at_ms: int = 0
+    attached_at: float = 0.0  # by trio's clock
+    attached_at_ms: int = 0  # by this server's, for people
     attach_order: AttachOrder = field(factory=AttachOrder)  # if it keeps its name across restarts
     account: WorkerAccount = field(factory=WorkerAccount)
     on_freed: Callable[[Connection], None] = nothing  # leases have expired on its account

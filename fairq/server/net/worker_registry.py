@@ -188,29 +188,30 @@ class WorkerRegistry:
     async def drain(self, worker: str) -> int:
         """Dismiss the workers of a name, here and at the other servers; returns how many were listed."""
         known = [each for each in await self.all_workers() if each.worker == worker]
-        asked = [worker, _now_ms()]
-        if (await self.questions.ask(DRAIN, asked)).unanswered:
-            self.nursery.start_soon(self._repeat, asked)
+        began = trio.current_time()
+        if (await self.questions.ask(DRAIN, [worker, 0])).unanswered:
+            self.nursery.start_soon(self._repeat, worker, began)
         return len(known)
 
-    async def _repeat(self, asked: Sequence[Any]) -> None:
+    async def _repeat(self, worker: str, began: float) -> None:
         """Repeat an order to drain until all servers with workers have answered, at most _REPEATS times."""
         for _ in range(_REPEATS):
             await trio.sleep(_REPEAT_S)
             try:
-                if not (await self.questions.ask(DRAIN, asked)).unanswered:
+                if not (await self.questions.ask(DRAIN, [worker, trio.current_time() - began])).unanswered:
                     return
             except FairqError as error:
                 log.debug("cannot repeat the order to drain a worker", error=error.message)
-        log.warning("a server did not confirm the drain of a worker", worker=asked[0])
+        log.warning("a server did not confirm the drain of a worker", worker=worker)
 
-    def dismiss(self, worker: str, attached_by: float) -> int:
-        """Dismiss the workers of a name here that attached by a time; returns how many it dismissed."""
+    def dismiss(self, worker: str, ago_s: float) -> int:
+        """Dismiss the workers of a name here that attached at least `ago_s` ago; returns how many it dismissed."""
+        by = trio.current_time() - ago_s
         leaving = [
             each
             for (_, name), connections in self._connections.items()
             for each in connections
-            if name == worker and each.attached_at_ms <= attached_by and not each.is_draining
+            if name == worker and each.attached_at <= by and not each.is_draining
         ]
         for connection in leaving:
             log.info("draining worker", worker=worker, remote=connection.remote)
@@ -226,7 +227,7 @@ class WorkerRegistry:
         token, worker = connection.identity.token_id, connection.name
         here = self._connections[token, worker]
         here.add(connection)
-        connection.attached_at_ms = _now_ms()
+        connection.attached_at, connection.attached_at_ms = trio.current_time(), _now_ms()
         self._changed.set()
         if len(here) > 1:  # two of one name may have attached at the same time
             newest = max(each.attach_order.run for each in here)

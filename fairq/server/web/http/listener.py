@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fairq.server.listener import AnyListener, address_of
 from fairq.server.net.admission import HTTP_PER_TURN, Admission
 from fairq.server.net.refusals import Refusals
+from fairq.server.net.tls import shake_hands
 from fairq.server.settings import Settings
 from fairq.server.web.http.bounds import HEAD_BYTES, HEAD_S, MAX_KEEP_ALIVE
 from fairq.server.web.http.guard import Answering
@@ -118,9 +119,8 @@ class HttpListener:
             visit = Visit(self, host, scope)
             with visit.idle, self._counted():
                 visit.rest()
-                if isinstance(stream, trio.SSLStream):
-                    with trio.fail_after(HANDSHAKE_S):
-                        await stream.do_handshake()
+                with trio.fail_after(HANDSHAKE_S):
+                    await shake_hands(stream, self.admission.tls_turns)
                 bounded: Any = BoundedStream(stream, visit.end)  # hypercorn names trio's own
                 answering = Answering(self.api, bounded, self._check_place, self.refusals, self._strangers)
                 async with trio.open_nursery() as nursery:
