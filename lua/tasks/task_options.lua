@@ -88,6 +88,11 @@ local function note_kept(call, account, kind, name, size, ms)
   call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + KEY_GRACE_MS)
 end
 
+-- The TTL of a key whose entry is kept for so long.
+local function ttl_for(ms)
+  return string.format('%.0f', ms + KEY_GRACE_MS)
+end
+
 function task_options.hold_key(call, account, id, dedupe_key, period_ms)
   local at = task_options.unique_key(call, account.name, dedupe_key)
   local until_ms = period_ms > 0 and call.now + period_ms or 0
@@ -96,7 +101,7 @@ function task_options.hold_key(call, account, id, dedupe_key, period_ms)
     redis.call('SET', at, holder)
     return
   end
-  redis.call('SET', at, holder, 'PX', string.format('%.0f', period_ms + KEY_GRACE_MS))
+  redis.call('SET', at, holder, 'PX', ttl_for(period_ms))
   note_kept(call, account, 'k', dedupe_key, #id, period_ms)
 end
 
@@ -141,7 +146,7 @@ function task_options.keep_result(call, account, id, result)
   local result_ttl = task_options.of(call, id).result_ttl
   if result_ttl == 0 then return end
   if result == '' then result = 'null' end
-  local until_ms, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + KEY_GRACE_MS)
-  redis.call('SET', call.prefix .. 'result:' .. id, until_ms .. result, 'PX', ttl)
+  local until_ms = string.format('%.0f ', call.now + result_ttl)
+  redis.call('SET', call.prefix .. 'result:' .. id, until_ms .. result, 'PX', ttl_for(result_ttl))
   note_kept(call, account, 'r', id, #result, result_ttl)
 end

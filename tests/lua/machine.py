@@ -25,18 +25,25 @@ from tests import reports
 from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args, unpack, words
 from .keyspace import Keyspace
 
-FEW_VARIANT = ("local FEW = 16 ", "local FEW = 1 ")  # so that the machine's few tenants are drawn
-SMALL_VARIANT = (  # and so that its few bytes are many
-    FEW_VARIANT,
+# A walk's clock is its own: the store's ends no key of it, however long the walk takes.
+USUAL_VARIANT = (("return string.format('%.0f', ms + KEY_GRACE_MS)", "return '1000000000000'"),)
+SMALL_VARIANT = (  # and so that the machine's few tenants are drawn, and its few tasks and bytes are many
+    *USUAL_VARIANT,
+    ("local FEW = 16 ", "local FEW = 1 "),
     ("local LOOKS = 2 ", "local LOOKS = 1 "),
     ("local FIRST = 4 ", "local FIRST = 1 "),
     ("local BLOCKS, WIDEST = 8, 64", "local BLOCKS, WIDEST = 1, 2"),
     ("local PAGE = 1024 ", "local PAGE = 2 "),
     ("local LARGE_BYTES = 4096", "local LARGE_BYTES = 3"),
     ("local ROUNDS = 8", "local ROUNDS, PAGE_BYTES = 8, 80"),
+    ("local LEASES_PER_CALL = 150 ", "local LEASES_PER_CALL = 5 "),
+    ("local LATE_PER_CALL = 64 ", "local LATE_PER_CALL = 3 "),
+    ("local LATE_PER_TENANT = 16 ", "local LATE_PER_TENANT = 2 "),
+    ("local COSTLY_PER_CALL = 60 ", "local COSTLY_PER_CALL = 3 "),
 )
 # of a machine with that variant
 SMALL = {"few": 1, "looks": 1, "first": 1, "blocks": 1, "widest": 2, "large": 3, "page": 80}
+SMALL |= {"most": 5, "late": 3, "late_each": 2, "costly": 3}
 LEASE, HEAVIEST = 1000, 10_000_000
 START = leased_at_ms(0) - 40_000  # the numbers of leases count from 1, and soon go with the time
 NAMES = ["ada", "bob", "cyd", "dan"]
@@ -157,6 +164,7 @@ class QueueMachine(RuleBasedStateMachine):
     later: frozenset[str] = frozenset()  # fields of the queue that only a later version tells
     few, looks, first, blocks, widest = Model.few, Model.looks, Model.first, Model.blocks, Model.widest
     large, page = Model.large, Model.page
+    most, late, late_each, costly = Model.most, Model.late, Model.late_each, Model.costly
 
     def __init__(self) -> None:
         super().__init__()

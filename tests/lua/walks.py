@@ -17,7 +17,7 @@ from .full_walk import FullWalk
 from .idle_walk import IdleWalk
 from .joined_walk import JoinedWalk
 from .linked_walk import LinkedWalk
-from .machine import SMALL, SMALL_VARIANT, QueueMachine, Walk
+from .machine import SMALL, SMALL_VARIANT, USUAL_VARIANT, QueueMachine, Walk
 
 OF_MACHINE: dict[str, type[Walk]] = {
     "usual": Walk,
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 def load(client: redis.Redis, seed: int, *changes: tuple[str, str]) -> None:
     """Load the library by which this seed walks, with some of its text changed."""
-    load_variant(client, VERSIONS[seed % 2], *(SMALL_VARIANT if seed % 2 else ()), *changes)
+    load_variant(client, VERSIONS[seed % 2], *(SMALL_VARIANT if seed % 2 else USUAL_VARIANT), *changes)
 
 
 def begin(client: redis.Redis, kind: str, seed: int) -> Walk:

@@ -11,23 +11,25 @@ from fairq.model.queue.fair_pick import Pick
 from fairq.model.queue.tasks import Run
 from fairq.model.tasks import first_lease_at
 
-ROUNDS, LATE_PER_TENANT = 8, 16
+ROUNDS = 8
 
 
 class Claiming(Batching):
     """The verb that leases.
 
-    A claim takes no more once it has `page` bytes of payloads that are longer than `large`.
+    A claim leases `most` tasks, and takes no more once it has `page` bytes of payloads that are longer than `large`. It
+    buries `late` tasks whose windows have closed, `late_each` of one tenant.
     """
 
     large, page = 4096, 1_048_576
+    most, late, late_each = 150, 64, 16
 
     def claim(
         self, now: float, random_values: Iterator[float], worker: str, limit: int, slots: int = 0
     ) -> list[tuple[str, int, int]]:
         """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number."""
-        now = self.open(now)
-        self.claimed_bytes, self.returned = 0, []
+        now, limit = self.open(now), min(limit, self.most)
+        self.claimed_bytes, self.returned, self.cost = 0, [], 0
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, first_lease_at(int(now)))
         has_changed, only_reserve_left, self.slots = slots != self.slots, False, slots
@@ -36,7 +38,7 @@ class Claiming(Batching):
         while (
             not self.blocked and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not only_reserve_left
         ):
-            if self.claimed_bytes >= self.page:
+            if self.claimed_bytes >= self.page or self.late_of.total() >= self.late or self.cost >= self.costly:
                 break
             if rounds:
                 self.seat_all()
@@ -65,11 +67,12 @@ class Claiming(Batching):
         """
         task = self.records[p.id]
         run = self.runs.get(p.id) or Run(task.max_attempts)
-        if self.claimed_bytes >= self.page:
+        is_late = 0 < task.expires_at <= now
+        if self.claimed_bytes >= self.page or (is_late and self.late_of.total() >= self.late):
             self.unpick(p, is_returned=True)
             return True
         self.expiring.pop(p.id, None)
-        if 0 < task.expires_at <= now:
+        if is_late:
             return self.drop_late(p, now)
         run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
         run.is_extended, run.takeovers, run.lasts = False, 0, self.settings["lease_ms"]
@@ -84,7 +87,7 @@ class Claiming(Batching):
         """Bury a task whose window has closed; returns whether its tenant is given up."""
         t, id = p.tenant, p.id
         self.late_of[t] += 1
-        is_over = not t.ready or self.late_of[t] >= LATE_PER_TENANT
+        is_over = not t.ready or self.late_of[t] >= self.late_each
         if is_over:
             self.unpick(p)
             self.pass_over(t)

@@ -47,8 +47,9 @@ class Round:
 
 
 class FairPick(Accounts):
-    """Chooses the tenant that is served next."""
+    """Chooses the tenants that are served next, until tokens and tenants with groups have cost `costly`."""
 
+    costly = 60
     few, looks, first, blocks, widest = FEW, LOOKS, FIRST, BLOCKS, WIDEST
 
     def look_at(self, round: Round, tenants: list[Tenant], latest: float) -> int:
@@ -163,10 +164,11 @@ class FairPick(Accounts):
         self.slots_per_weight = (self.slots - self.leased + self.running) / self.weight_sum if has_slots else 0
         round = Round([(2.0**c, list(seats)) for c, seats in sorted(self.classes.items()) if seats], wanted)
         picks: list[Pick] = []
-        while len(picks) < wanted and self.servable > 0:
+        while len(picks) < wanted and self.servable > 0 and self.cost < self.costly:
             t = self.pick(woken, round, random_values)
             if t is None:
                 break
+            self.cost += t not in self.touched and t.ready.has_groups
             self.touch(t.name)
             if t.loan and not self.repay(t):
                 self.give_back(round, t)

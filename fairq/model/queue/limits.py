@@ -43,6 +43,7 @@ class Limiting:
         self.blocked = 0
         self.sweeping = 0
         self.slots = 0  # attached to the queue
+        self.cost = 0  # of a claim's picks
 
     def set_for(self, name: str) -> dict[str, float]:
         """Return the limits set for a tenant, or for all."""
@@ -79,6 +80,7 @@ class Limiting:
     def spend(self, t: Tenant, count: int) -> None:
         """Take a token, or give it back."""
         if rate := self.limit(t, "rate"):
+            self.cost += count
             t.theoretical_arrival = max(t.theoretical_arrival, self.call_now) + count * 1000 / rate
             self.meter(t)
 
