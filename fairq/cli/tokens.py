@@ -25,7 +25,8 @@ from fairq.errors import FairqError, NotFound, SettingsError
 from fairq.model.audit import Draft, cut
 from fairq.model.operating import TokenRow
 from fairq.model.rules import SPAN
-from fairq.tokens import TokenRecord, hash_token, make_token
+from fairq.model.tokens import TOKEN_ID
+from fairq.tokens import TokenRecord, hash_token, make_token, token_id
 from fairq.wire.terms import Role
 
 if TYPE_CHECKING:
@@ -167,10 +168,11 @@ def list_(*, json: Json = False, server: Server | None = None, store: StoreChoic
 
 @tokens.command
 def revoke(id: str, *, server: Server | None = None, store: StoreChoice | None = None) -> None:
-    """Revoke a token by its id (the third part of its text), and close its connections.
+    """Revoke a token by its id or its text, and close its connections.
 
     Example: `fairq tokens revoke cdf3a6797412`
     """
+    id = TOKEN_ID.check(token_id(id) or id, "id")
     try:
         _run(lambda registry: registry.revoke_token(id), server, store)
     except NotFound as error:

@@ -25,7 +25,10 @@ def _check_label(label: str, field: str) -> str:
 
 
 TOKEN_ID = matching(
-    re.compile(r"[a-z0-9]{4,32}\Z"), "4 to 32 characters of a-z, 0-9", "", "abc", "a" * 33, "ABCD", "ab_d", "abcd\n"
+    re.compile(r"[a-z0-9]{4,32}\Z"),
+    "4 to 32 characters of a-z, 0-9",
+    *("", "abc", "a" * 33, "ABCD", "ab_d", "abcd\n"),
+    is_secret=True,
 )
 HASH = matching(
     re.compile(r"[0-9a-f]{64}\Z"),

@@ -516,7 +516,7 @@ class ListTokens(Request):
 class RevokeToken(Request):
     """Delete a token and close the connections that use it."""
 
-    id: str
+    id: Annotated[str, tokens.TOKEN_ID]
 
 
 @frozen

@@ -294,8 +294,11 @@ def test_tokens_are_created_listed_used_and_revoked(commands: Commands) -> None:
     assert token.split("_")[3] not in listing
     assert commands("enqueue", "emails", "1", token=token).code == 0
     one_line_error(commands("enqueue", "images", "1", token=token), 1, "images")
-    assert "revoked" in commands("tokens", "revoke", token.split("_")[2]).out
+    assert commands("tokens", "revoke", token).out == f"{token.split('_')[2]}: revoked\n"
     one_line_error(commands("enqueue", "emails", "1", token=token), 1, "token")
+    mistyped = commands("tokens", "revoke", made["token"][:-1])
+    one_line_error(mistyped, 2, "id must be")
+    assert made["token"][:-1] not in mistyped.err
 
 
 def test_without_a_token_or_with_a_wrong_one_a_command_says_what_is_needed(commands: Commands) -> None:
