@@ -130,7 +130,7 @@ end
 -- The reserve has changed, or what virtual time counts: ticks fill the set anew, and there may be room.
 function reserve.renew(call)
   local queue = call.queue
-  redis.call('DEL', call.prefix .. 'idle')
+  redis.call('UNLINK', call.prefix .. 'idle')
   if queue.reserve > 0 then queue.sweeping = SWEEP_WANTED end
   call.readied = queue.servable > 0
 end

@@ -647,7 +647,7 @@ MUTANTS = [
         "    if may_borrow(call, account) then line[#line + 1] = account end\n",
         "",
     ),
-    Mutant("the idle stay when there is no reserve", "  redis.call('DEL', call.prefix .. 'idle')\n", ""),
+    Mutant("the idle stay when there is no reserve", "  redis.call('UNLINK', call.prefix .. 'idle')\n", ""),
     Mutant(
         "a change of share keeps the old times of the idle",
         "if queue.reserve ~= old_reserve or queue.reserve > 0 and queue.share ~= old_share then",

@@ -224,3 +224,20 @@ def test_a_claim_from_tenants_with_groups_leaves_what_is_too_much_for_one_call(q
 def test_a_claim_from_one_tenant_with_groups_is_as_long_as_any(queue: Queue) -> None:
     queue.enqueue("ada", *(f"a{n}" for n in range(200)), group="g")
     assert len(leased_in(queue.call("claim", "w1", 150))) == 150
+
+
+def test_the_end_of_a_reserve_does_not_wait_until_the_idle_are_freed(queue: Queue) -> None:
+    queue.configure(reserve=10)
+    for n in range(130):  # the store frees a short set at once
+        queue.enqueue(f"t{n}", f"first{n}", f"second{n}")
+    queue.settle(*(("ack", lease.id, lease.lease) for lease in queue.claim(130, slots=300)))
+    queue.client.config_set("lazyfree-lazy-user-del", "no")  # as on Redis
+    before = freed_in_the_background(queue)
+    queue.configure(reserve=0)
+    assert freed_in_the_background(queue) == before + 1
+
+
+def freed_in_the_background(queue: Queue) -> int:
+    """Count the values that the store has freed beside its calls, or is about to."""
+    memory = queue.client.info("memory")
+    return int(memory["lazyfreed_objects"] + memory["lazyfree_pending_objects"])
