@@ -21,7 +21,7 @@ _LOOPBACK, _EVERYWHERE = "127.0.0.1", {"", "0.0.0.0", "::"}
 _LEVELS = ("debug", "info", "warning", "error")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _MAX_PORT = 65_535
-_FRAME_BYTES, _ROOM_BYTES = 1 << 10, 1 << 20  # of a message beside its longest payload: at least, and by default
+_ROOM_BYTES = 1 << 20  # of a message beside its longest payload
 _RANGES = (
     *((name, 0, _MAX_PORT, f"0 to {_MAX_PORT}") for name in ("port", "http_port", "admin_port", "metrics_port")),
     ("store_timeout", 0.001, 3_600, "over 0 and at most 3600 seconds"),
@@ -107,7 +107,6 @@ class Settings:
         64 << 20
     )
     max_payload_bytes: Annotated[int, "longest payload of a task, in bytes (65536 to 16777216)"] = DEFAULT_PAYLOAD_BYTES
-    max_message_bytes: Annotated[int, "longest message accepted, in bytes (0: 1 MiB over max_payload_bytes)"] = 0
     queue_quota: Annotated[
         int, "queues that each tenant may create, by being the first to use them (0: only operators create queues)"
     ] = 100
@@ -131,11 +130,6 @@ class Settings:
                 "must leave a port for each process: they are numbered from it on",
             ),
             (self.fsync in ("always", "everysec"), "fsync", "must be always or everysec"),
-            (
-                self.message_bytes >= self.max_payload_bytes + _FRAME_BYTES,
-                "max_message_bytes",
-                f"must be 0, or at least {_FRAME_BYTES} more than max_payload_bytes, {self.max_payload_bytes}",
-            ),
             (self.log_level in _LEVELS, "log_level", f"must be one of {', '.join(_LEVELS)}"),
             ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "must be set together with tls_cert"),
             (
@@ -167,7 +161,7 @@ class Settings:
     @property
     def message_bytes(self) -> int:
         """Return the longest message accepted."""
-        return self.max_message_bytes or self.max_payload_bytes + _ROOM_BYTES
+        return self.max_payload_bytes + _ROOM_BYTES
 
     @property
     def is_admin_loopback(self) -> bool:

@@ -14,7 +14,7 @@ from fairq.errors import BadRequest, Forbidden, QuotaExceeded, TenantsRefused
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
-from tests.server.harness import OPERATOR, PRODUCER, running, url_of
+from tests.server.harness import OPERATOR, PRODUCER, url_of
 
 
 @pytest.fixture
@@ -68,17 +68,6 @@ async def test_a_tenant_that_is_no_text_is_refused_by_name(shop: fairq.Client) -
     for tenant in (one, [one]):
         with pytest.raises(BadRequest, match=r"tenant must be .*, not 17"):
             await shop.enqueue_many("emails", [1], tenant=tenant)
-
-
-async def test_the_longest_ids_fit_into_the_shortest_messages(server_store: str) -> None:
-    async with (
-        running(server_store, max_payload_bytes=65_536, max_message_bytes=66_560) as served,
-        fairq.open_client(url_of(served), token=PRODUCER) as shop,
-    ):
-        ids = [f"{'t' * 128}/{n:064}" for n in range(600)]
-        with trio.fail_after(60):
-            assert {state.state for state in await shop.tasks("emails", ids)} == {"unknown"}
-            assert await shop.cancel("emails", ids) == ["gone"] * 600
 
 
 async def test_a_flood_of_one_tenant_delays_no_call_of_another(shop: fairq.Client) -> None:
