@@ -139,8 +139,9 @@ class LocalServer:
         assert self._process is not None, "the store is not running"
         return self._process.pid
 
-    def start(self) -> None:
-        """Start the process and wait until it answers."""
+    def start(self, changed: Mapping[str, str] | None = None) -> None:
+        """Start the process, with settings that are changed from now on, and wait until it answers."""
+        self._settings.update(changed or {})
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [str(self._program)]
         for name, value in self._settings.items():

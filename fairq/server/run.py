@@ -22,7 +22,7 @@ from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_liste
 from fairq.server.settings import Settings
 from fairq.store.embedded import embedded_store
 from fairq.store.migrations import check_data_version
-from fairq.store.opening import check_durability, open_store
+from fairq.store.opening import check_durability, open_store, watch_durability
 from fairq.store.store import Store
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
             problems = await check_durability(store)
             if problems:
                 raise SettingsError(f"the store is not safe: {'; '.join(problems)}", field="unsafe_store")
+            nursery.start_soon(watch_durability, store)
         if settings.repair:
             await _repair(store)
         app = App(settings, store, nursery)

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -43,6 +44,7 @@ SILENT_S = 30.0  # meanwhile; it answers after each 1,024 commands that it has r
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 10.0
 _AGAIN_S = 1.0  # after a start that failed
+LOG_BYTES, LOG_S = 1 << 20, 60.0  # of the store's log, and how often its size is looked at
 ALLOCATOR = {"LD_PRELOAD": "libjemalloc.so.2"}  # unless the server's own environment names one
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
 _CONFIG_NAME = "valkey.conf"
@@ -179,6 +181,15 @@ def log_tail(path: Path) -> str:
     return ""
 
 
+async def _bound_log(log: Path) -> None:
+    """Keep a store's log to LOG_BYTES, and one older file of that size, until cancelled: the store opens it anew."""
+    while True:
+        with suppress(OSError):
+            if os.stat(log).st_size > LOG_BYTES:
+                os.replace(log, f"{log}.old")
+        await trio.sleep(LOG_S)
+
+
 async def _start(config: Path) -> trio.Process:
     """Start the child. Raises: OSError, also when there are too many open files, which may pass."""
     for left in config.parent.glob("temp-rewriteaof-*.aof"):  # of rewrites that died with their store
@@ -241,15 +252,15 @@ async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncItera
     with _owned(data_dir):
         address = Address.parse(store_url(data_dir))
         await _shut_down_orphan(address)
-        config = data_dir / _CONFIG_NAME
+        config, store_log = data_dir / _CONFIG_NAME, data_dir / "store.log"
         config.write_text(
             _CONFIG.format(
                 socket=_quoted(address.path),
                 data_dir=_quoted(data_dir),
-                log=_quoted(data_dir / "store.log"),
+                log=_quoted(store_log),
                 fsync=fsync,
             )
         )
-        async with background() as nursery:
+        async with background(partial(_bound_log, store_log)) as nursery:
             await nursery.start(_supervise, config, address)
             yield store_url(data_dir)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 import trio
 
-from fairq.errors import SettingsError, StoreRefused, Unavailable
+from fairq.errors import FairqError, SettingsError, StoreRefused, Unavailable
 from fairq.scopes import background
 from fairq.store.address import without_secrets
 from fairq.store.cluster import Cluster
@@ -20,6 +20,7 @@ from fairq.store.migrations import check_data_version
 from fairq.store.store import Store
 from fairq.store.topology import is_cluster, parse_seeds
 
+LOOK_S = 10.0  # between two looks at whether the store keeps what it has acknowledged
 log = structlog.get_logger("fairq.store")
 
 
@@ -31,6 +32,19 @@ async def check_durability(store: Store) -> list[str]:
         where = f"{node.address.shown}: " if len(nodes) > 1 else ""
         problems += [f"{where}{risk.told} ({risk.remedy})" for risk in await _risks(node)]
     return problems
+
+
+async def watch_durability(store: Store) -> None:
+    """Log what comes to put acknowledged tasks at risk: the store was restarted, or its settings changed."""
+    known: list[str] = []
+    while True:
+        with suppress(FairqError):
+            found = await check_durability(store)
+            for problem in found:
+                if problem not in known:
+                    log.error("the store is not safe", problem=problem)
+            known = found
+        await trio.sleep(LOOK_S)
 
 
 async def check_permissions(store: Store) -> None:

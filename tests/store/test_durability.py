@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import redis
+from structlog.testing import capture_logs
 
 from fairq.store.durability import risks
 from fairq.store.opening import check_durability
 from fairq.store.store import Store
 from tests import stores
+from tests.server.harness import running
 
 from .cases import case
+from .waiting import wait_until
 
 EVICTING = ["allkeys-lru", "allkeys-random", "volatile-lru", "volatile-ttl"]
 
@@ -49,6 +55,27 @@ async def test_a_store_that_hides_its_settings_is_judged_by_what_it_tells(store:
             assert problem.startswith("the store does not tell whether it has an append-only file")
         finally:
             owner.execute_command("ACL", "SETUSER", "fairq", "+info", "+config|get")
+
+
+async def test_a_server_whose_store_comes_to_be_unsafe_logs_each_cause_once(
+    start_store: Callable[..., stores.LocalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.store.opening.LOOK_S", 0.01)
+    server = start_store()
+    with capture_logs() as logs, stores.connect(server.url) as client:
+
+        def told() -> list[str]:
+            return [line["problem"] for line in logs if line["event"] == "the store is not safe"]
+
+        async with running(server.url, unsafe_store=False):
+            client.config_set("maxmemory", 1 << 30)
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            await wait_until(lambda: len(told()) == 1)
+            server.stop()
+            server.start({"appendonly": "no"})
+            await wait_until(lambda: len(told()) == 2)
+    assert "allkeys-lru" in told()[0]
+    assert "appendonly is no" in told()[1]
 
 
 def test_what_is_not_known_of_a_store_counts_as_a_risk() -> None:

@@ -54,6 +54,17 @@ async def embedded(data_dir: Path) -> AsyncIterator[Store]:
             yield store
 
 
+async def test_the_log_of_a_store_that_runs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOG_BYTES", 100)
+    monkeypatch.setattr(module, "LOG_S", 0.01)
+    log, old = tmp_path / "store.log", tmp_path / "store.log.old"
+    async with embedded(tmp_path) as store:
+        await wait_until(lambda: old.exists() and not log.exists())
+        first = old.read_text()
+        await store.connection.call("BGREWRITEAOF")  # which it logs
+        await wait_until(lambda: old.read_text() != first)
+
+
 @pytest.fixture
 def other_owner(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Another process that owns the data directory `tmp_path`."""
