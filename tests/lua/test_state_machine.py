@@ -29,7 +29,7 @@ def test_the_stores_clock_ends_no_key_of_a_walk(redis_client: redis.Redis, seed:
     load(redis_client, seed)
     queue = Queue(redis_client, version=VERSIONS[seed])
     queue.enqueue("ada", "a", key="k", period=1, result=1)
-    queue.end("ack", *queue.claim())
+    queue.settle(*(("ack", lease.id, lease.lease) for lease in queue.claim()))
     ttls = [redis_client.pttl(queue.key(name)) for name in ("result:a", "unique:ada:k")]
     assert min(ttls) > 86_400_000
 
