@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -11,9 +12,8 @@ import orjson
 from attrs import define, field
 
 from fairq.model.batches import BatchState
-from fairq.model.checks import bare_id, full_id
+from fairq.model.checks import bare_id, full_id, owner_of
 from fairq.model.events import Event, EventPage
-from fairq.model.queue.enqueue import window
 from fairq.model.queue.feeds import Told
 from fairq.model.queue.limits import UNSET
 from fairq.model.queue.model import Model
@@ -97,18 +97,18 @@ class MemoryQueue:
 
     def enqueue(self, now: int, tenant: str, tasks: Sequence[NewTask]) -> list[str]:
         """Store tasks, whose ids are full ones, all or none. Raises: NotFound, BatchClosed, QuotaExceeded."""
-        for task in tasks:
-            self.model.given.setdefault(task.id, task)
-        outcomes = self.model.enqueue(now, tenant, [(task.id, _options(tenant, task)) for task in tasks])
-        for task in tasks:
-            self.model.given.pop(task.id, None)
+        with self._giving(tenant, tasks) as given:
+            outcomes = self.model.enqueue(now, tenant, given)
         return _accepted(outcomes)
 
-    def is_late(self, now: int, tenant: str, task: NewTask) -> bool:
-        """True if a new task would expire before it may start."""
-        start_at, expires_at = window(now, _options(tenant, task))
-        is_known = task.id in self.model.records or task.id in self.model.marks
-        return not is_known and 0 < expires_at <= max(start_at, now)
+    @contextmanager
+    def _giving(self, tenant: str, tasks: Sequence[NewTask]) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+        """Have the model's next call know these tasks, if it stores them; yields them as it takes them."""
+        for task in tasks:
+            self.model.given.setdefault(task.id, task)
+        yield [(task.id, _options(tenant, task)) for task in tasks]
+        for task in tasks:
+            self.model.given.pop(task.id, None)
 
     def open_batch(
         self, now: int, id: str, tenant: str, max_running: int, callbacks: dict[str, bytes], *, has_events: bool
@@ -174,11 +174,16 @@ class MemoryQueue:
             uncounted_attempts=self.model.runs[id].uncounted_attempts,
         )  # fmt: skip
 
-    def settle(self, now: int, settlement: Settlement) -> None:
-        """End a lease, by how its handler ended."""
+    def settle(self, now: int, settlement: Settlement, links: Sequence[NewTask] = ()) -> None:
+        """End a lease, by how its handler ended, and store what follows: all or nothing. Raises: what refuses that."""
         action, id, lease, delay_ms, error, result, _, traceback = settlement
         said = result.decode() if action == "ack" else error
-        self.model.settle(now, self._random(), [(action, id, lease, delay_ms, said, traceback)])
+        if not links:
+            self.model.settle(now, self._random(), [(action, id, lease, delay_ms, said, traceback)])
+            return
+        with self._giving(owner_of(id), links) as given:
+            outcome = self.model.settle_linked(now, id, lease, said, given)
+        _accepted([outcome])
 
     def state(self, id: str) -> TaskState:
         """Return a task's state, for longer than the service does."""

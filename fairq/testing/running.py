@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from math import inf
@@ -22,15 +22,16 @@ from fairq.client import tracing
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
-from fairq.errors import Forbidden
+from fairq.errors import FairqError, Forbidden
 from fairq.groups import ungrouped
-from fairq.model.checks import full_id
+from fairq.model.checks import full_id, owner_of
+from fairq.model.options import check_in_time
 from fairq.model.queues import QueueSettings
 from fairq.model.tasks import NewTask, Settlement
 from fairq.testing.memory import MemoryQueue, Record
 from fairq.wire.frames import PushedTask
+from fairq.wire.settlements import failed
 
-_LATE = "the server refused its links: one would expire before it may start"
 MAX_RUNS = 100_000  # of handlers in one call, so that tasks that enqueue each other do not hang the test
 
 
@@ -121,22 +122,31 @@ class Memory:
             del self._scopes[id(record)]
             self._in_threads -= not handler.is_async
             self._running -= 1
-            tasks = [(self.queue(target), owned(pushed.tenant, task)) for target, task in settlement.links]
-            if any(target.is_late(self.now(), pushed.tenant, task) for target, task in tasks):
-                settlement, tasks = Settlement("nack", pushed.id, pushed.lease, error=_LATE), []
             self._settle(name, pushed, settlement)
-            for target, task in tasks:
-                target.enqueue(self.now(), pushed.tenant, [task])
             self.on_change()
 
     def _settle(self, name: str, pushed: PushedTask, settlement: Settlement) -> None:
-        """End a task's lease, with a span unless its handler was cancelled."""
+        """End a task's lease, with a span unless its handler was cancelled; it has failed if its links are refused."""
         end = None
         if settlement.action != "release":
             end = tracing.active.settling(name, pushed, settlement, outcome_of(pushed, settlement))
-        self.queues[name].settle(self.now(), settlement)
+        try:
+            self._settle_linked(name, settlement)
+        except FairqError as error:
+            settlement = failed(settlement, error)
+            self.queues[name].settle(self.now(), settlement)
         if end is not None:
             end(settlement, "ok", "")
+
+    def _settle_linked(self, name: str, settlement: Settlement) -> None:
+        """End a lease. What it links to in other queues is enqueued before. Raises: what refuses a link."""
+        tenant, tasks = owner_of(settlement.id), defaultdict[str, list[NewTask]](list)
+        for target, task in settlement.links:
+            tasks[target].append(owned(tenant, task))
+        own = tasks.pop(name, [])
+        for target, some in tasks.items():
+            check_in_time(self.queue(target).enqueue(self.now(), tenant, some))
+        self.queues[name].settle(self.now(), settlement, own)
 
     def _report(self, name: str, pushed: PushedTask, fraction: float, text: str) -> None:
         self.queues[name].records[pushed.id].progress.append((fraction, text))

@@ -87,7 +87,7 @@ class SettleExchange(Exchange):
 
     def _fail_attempt(self, error: FairqError) -> None:
         """Have the attempt failed, since what follows the task cannot be stored."""
-        self.settlements = [_failed(self.settlements[0], error)]
+        self.settlements = [failed(self.settlements[0], error)]
         self.lost()
 
     def _drop(self, error: FairqError) -> None:
@@ -110,7 +110,7 @@ class SettleExchange(Exchange):
                 continue
             since = session.alone.setdefault((self.queue, each.id, each.lease), now)
             is_away = now >= since + session.shortest_s * _AWAY_LEASES
-            leaving.append(_failed(each, error) if is_away else each)
+            leaving.append(failed(each, error) if is_away else each)
         self.settlements = staying
         self.lost()
         session.settlements[self.queue].extend(leaving)
@@ -158,7 +158,7 @@ def _measure(settlement: Settlement) -> tuple[int, int]:
     return size + _size_of(settlement.links), cost + _cost_of(settlement.links)
 
 
-def _failed(settlement: Settlement, error: FairqError) -> Settlement:
+def failed(settlement: Settlement, error: FairqError) -> Settlement:
     """Return the end of an attempt whose links cannot be stored."""
     why = f"the server refused its links: {error.message}"[:MAX_ERROR_CHARS]
     return Settlement("nack", settlement.id, settlement.lease, error=why)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import redis
 
 from .calls import load_variant
+from .costly_walk import CostlyWalk
 from .crowd_walk import CrowdWalk
 from .full_walk import FullWalk
 from .idle_walk import IdleWalk
@@ -26,6 +27,7 @@ OF_MACHINE: dict[str, type[Walk]] = {
     "crowd": CrowdWalk,
     "joined": JoinedWalk,
     "linked": LinkedWalk,
+    "costly": CostlyWalk,
 }
 KINDS = tuple(OF_MACHINE)
 VERSIONS = ("planted", "small_planted")

@@ -114,6 +114,23 @@ async def states(tasks: list[Any]) -> list[str]:
 
 
 @on_all
+@pytest.mark.parametrize(("queue", "why"), [("emails", "invalid expires_at"), ("images", "not enqueued: the task")])
+async def test_an_attempt_has_failed_whose_link_comes_too_late(
+    api: Api, grounds: Grounds, queue: str, why: str
+) -> None:
+    async def handle(task: fairq.Task) -> None:
+        task.then("emails", "stored with the other one or not at all")
+        task.then(queue, 1, expires_at=1.0)
+
+    async with grounds(api, handle) as ground:
+        task = await ground.ada.enqueue("emails", 1, max_attempts=1)
+        await ground.drain()
+        state = await task.state()
+    assert (state.state, state.reason, state.attempt) == ("dead", "exhausted", 1)
+    assert state.error.startswith(f"the server refused its links: {why}")
+
+
+@on_all
 async def test_a_handler_gets_the_whole_task(api: Api, grounds: Grounds) -> None:
     seen, start_at = list[fairq.Task](), datetime.now(UTC).replace(microsecond=5000)
 
