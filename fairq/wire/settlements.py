@@ -26,7 +26,7 @@ from fairq.wire.strict_json import MAX_COST, cost_of
 if TYPE_CHECKING:
     from fairq.wire.worker_session import WorkerSession
 
-LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
+LEASE_BYTES = 384  # of a lease or settlement without its error, and of the queues that an attach names
 BYTES_PER_CHAR = 6  # at most, in JSON
 _MORE = 4  # fields behind these are long, or say much
 _NO_MORE = Settlement("ack", "", 0)[_MORE:]

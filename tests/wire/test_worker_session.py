@@ -9,6 +9,7 @@ import pytest
 
 from fairq.errors import BadFrame
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_TRACEBACK_BYTES
+from fairq.model.rules import MAX_LEASE
 from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.wire.calls import Call
 from fairq.wire.frames import HeldLease, Report
@@ -718,6 +719,26 @@ def test_renewals_and_reports_keep_to_the_servers_limits() -> None:
     texts = [str(message) for message in end.session.outgoing(end.now)]
     assert sum(text.count('"lease"') for text in texts) == 800
     assert all(len(text) < 65_536 for text in texts)
+
+
+def test_the_longest_leases_fit_into_the_shortest_messages() -> None:
+    queues = tuple(f"{n:063}" for n in range(100))
+    end, limits = WorkerEnd(credit=500, queues=queues), {"max_message_bytes": 65_536 + 1024}
+    end.session.worker = "w" * 64
+    end.attach(**limits)
+    names = [f"{'t' * 128}/{n:064}+{n:08x}-{n:016}" for n in range(500)]
+    end.push(*names, lease=MAX_LEASE, queue=queues[0])
+    end.pass_time(LEASE_S / 3)
+    assert sum(map(len, map(ids, end.frames("extend")))) == 500
+    end.disconnect()
+    end.attach(**limits)
+    assert end.ack(*names, lease=MAX_LEASE, queue=queues[0])
+    count = 0
+    while frames := end.frames("settle"):
+        for frame in frames:
+            count += len(ids(frame))
+            end.stored(frame)
+    assert count == 500
 
 
 def test_a_queue_that_refuses_settlements_delays_no_other() -> None:
