@@ -36,11 +36,11 @@ class TokenRecord:
         """Check all fields but the times. Raises: BadRequest, naming the field."""
         check_fields(self)
         if self.role == Role.TENANT.value and self.tenant is None:
-            raise BadRequest("tenant is required for role tenant", field="tenant")
+            raise BadRequest("a token of role tenant needs a tenant", field="tenant")
         if self.role == Role.TENANT.value:
             TENANT.check(self.tenant, "tenant")
         elif self.role != Role.PRODUCER.value and self.tenant is not None:
-            raise BadRequest(f"tenant is not allowed for role {self.role}", field="tenant")
+            raise BadRequest(f"a token of role {self.role} has no tenant", field="tenant")
 
 
 def hash_token(token: str) -> str:

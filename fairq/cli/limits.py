@@ -33,14 +33,14 @@ Parameter(name="*")(GivenLimits)  # each is a number, `none`, or `default` (the 
 
 
 def parse_percent(name: str, text: str) -> int:
-    """Read a part of the slots, `20%` or `0.2`; returns whole per cent. Raises: BadRequest."""
+    """Read a part of the slots, `20%` or `0.2`; returns a whole percentage. Raises: BadRequest."""
     number, sign, rest = text.partition("%")
     try:
         percent = float(number) * (1 if sign else 100)
     except ValueError:
         percent = -1.0
     if rest or not 0 <= percent <= 100 or abs(percent - round(percent)) > 1e-9:
-        raise BadRequest(f"{name} must be whole per cent, such as 20% or 0.2, not {text!r:.40}", field=name)
+        raise BadRequest(f"{name} must be a whole percentage, such as 20% or 0.2, not {text!r:.40}", field=name)
     return round(percent)
 
 
@@ -94,4 +94,4 @@ def show_limits(server: Server | None, queue: str, tenant: str | None, json: boo
 
 def _say(name: str, value: float | None) -> str:
     unit = _UNITS.get(name, "")
-    return "default" if value is None else f"{value:.6g}{unit}" if value else "none"
+    return "default" if value is None else f"{round(value, 6):,.15g}{unit}" if value else "none"

@@ -27,15 +27,21 @@ if TYPE_CHECKING:
 
 queues = App(name="queues", help="List queues, change settings and limits, pause, resume, repair, purge and delete.")
 
-_DEFAULTS = asdict(QueueSettings())
+
+def _shown(settings: QueueSettings) -> dict[str, Any]:
+    return asdict(settings) | {"reserve": f"{settings.reserve}%"}
+
+
+_DEFAULTS = _shown(QueueSettings())
 _SETTINGS = f"share: {' or '.join(SHARES)}; whole numbers, with their ranges and defaults: " + ", ".join(
-    f"{name} {low}-{high} ({_DEFAULTS[name]})" for name, (low, high) in SETTING_RANGES.items()
+    f"{name} {low}-{high}{'%' * (name == 'reserve')} ({_DEFAULTS[name]})"
+    for name, (low, high) in SETTING_RANGES.items()
 )
 _COLUMNS = columns_of(
-    "queue", "ready", "delayed", "leased", "dead", "done", "expired", "workers", "takers", "slots", "kept", "idle",
-    "share", "is_paused", "is_closed", "made_by", "is_repairing", workers="workers here", takers="taken",
+    "queue", "ready", "pending", "delayed", "leased", "dead", "done", "expired", "workers", "takers", "slots", "kept",
+    "idle", "share", "is_paused", "is_closed", "made_by", "is_repairing", workers="workers here", takers="taken",
 )  # fmt: skip
-_RARE = ("delayed", "dead", "expired", "kept", "is_paused", "is_closed", "made_by", "is_repairing")
+_RARE = ("pending", "delayed", "dead", "expired", "kept", "is_paused", "is_closed", "made_by", "is_repairing")
 _TAKERS = {"": "", "some": "yes", "none": "nobody", "unknown": "unknown"}
 
 
@@ -76,7 +82,7 @@ def show(queue: str, *, json: Json = False, server: Server | None = None) -> Non
     if json:
         print_json(asdict(rows[0]))
         return
-    table = [{"setting": name, "value": value, "default": _DEFAULTS[name]} for name, value in asdict(settings).items()]
+    table = [{"setting": name, "value": value, "default": _DEFAULTS[name]} for name, value in _shown(settings).items()]
     print_rows(f"queue {queue}", columns_of("setting", "value", "default"), table, empty="")
     print(_say_retries(settings))
 

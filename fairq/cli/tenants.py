@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 tenants = App(name="tenants", help="List a queue's tenants, set weights and limits, pause, resume, purge and delete.")
 
 _COLUMNS = columns_of(
-    "tenant", "weight", "ready", "delayed", "leased", "dead", "done", "delivered", "entitled", "is_limited",
+    "tenant", "weight", "ready", "pending", "delayed", "leased", "dead", "done", "delivered", "entitled", "is_limited",
     "is_paused", "is_closed", "version", version="weight's version",
 )  # fmt: skip
 
 _UNITS = "delivered, entitled: seconds of worker time, or tasks where the queue's share is count"
-_RARE = ("delayed", "dead", "is_limited", "is_paused", "is_closed")
+_RARE = ("pending", "delayed", "dead", "is_limited", "is_paused", "is_closed")
 
 
 @tenants.command(name="list")

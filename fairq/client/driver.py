@@ -145,13 +145,12 @@ class Driver(Generic[S]):
     async def _keep_connected(self) -> None:
         targets = cycle(self.targets)
         while not self.session.fatal:
-            target = next(targets)
+            target, is_lost = next(targets), False
             try:
                 async with dial(target, self.token) as transport:
                     log.info("connected", url=target.url)
                     await self._converse(transport)
-                if not self.session.fatal:
-                    log.warning("connection lost; connecting again", url=target.url)
+                is_lost = True
             except (Unauthorized, Forbidden) as error:
                 self.session.fatal = error
             except FairqError as error:
@@ -160,6 +159,8 @@ class Driver(Generic[S]):
                 tell("cannot connect", url=target.url, error=error.message)
             self.session.disconnected(self.runtime.current_time())
             self.on_change()
+            if is_lost and not self.session.fatal:
+                log.warning("connection lost; connecting again", url=target.url)
             await anyio.sleep_until(self.session.reconnect_at)
 
     async def _converse(self, transport: Transport) -> None:

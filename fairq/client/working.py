@@ -249,6 +249,8 @@ class Working:
             self.rest.set()
         if self.is_stopping and not session.holding and (session.is_quiet or not session.is_attached):
             self.idle.set()
+            if not session.is_connected:  # it need not connect again
+                session.close()
 
     def _settled(self, queue: str, settlements: Sequence[Settlement], answers: Sequence[str], error: str) -> None:
         """Note the server's answers to settlements, or that there will be none."""

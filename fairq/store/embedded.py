@@ -210,7 +210,7 @@ async def _supervise(
     config: Path, address: Address, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Run the child, and restart it when it ends; reports started when it first answers."""
-    started, delay = False, 0.1
+    started, delay, log_file = False, 0.1, config.parent / "store.log"
     while True:
         began = trio.current_time()
         try:
@@ -228,14 +228,13 @@ async def _supervise(
                     while process.poll() is None and not await _is_answering(address):  # noqa: ASYNC110 - as above
                         await trio.sleep(0.02)
                 if process.poll() is not None:
-                    tail = log_tail(config.parent / "store.log")
-                    raise SettingsError(f"the embedded store did not start: {tail}", field="data_dir")
+                    raise SettingsError(f"the embedded store did not start: {log_tail(log_file)}", field="data_dir")
                 started = True
                 task_status.started()
             await process.wait()
         finally:
             await end_process(process, _STOP_TIMEOUT)
-        log.warning("embedded store died; starting it again", code=process.returncode)
+        log.warning("embedded store died; starting it again", code=process.returncode, store_log=log_tail(log_file))
         delay = 0.1 if trio.current_time() - began > 10 else min(delay * 2, 2.0)
         await trio.sleep(delay)
 

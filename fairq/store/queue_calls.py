@@ -134,8 +134,9 @@ class QueueCalls(Calls):
         outcome, *pairs = await self._call("drop_tenant", queue, tenant)
         if outcome == b"not_empty":
             held = {name.decode(): count for name, count in zip(pairs[::2], pairs[1::2], strict=True)}
+            kept = f"{held.pop('kept_bytes'):,} bytes of batches, results and dedupe keys, until their time is over"
             names = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in held.items() if count)
-            raise NotEmpty(f"tenant {tenant} in queue {queue} is not empty: {names}", field="tenant")
+            raise NotEmpty(f"tenant {tenant} in queue {queue} is not empty: {names or kept}", field="tenant")
         return bool(outcome == b"ok")
 
     async def forget_tenants(self, queue: str, cursor: str, idle_ms: int) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ from .backups import fill, open_once
 from .harness import Commands, ServerThread
 from .harness import fairq_here as fairq
 
+GUIDE = Path(__file__).parents[2] / "fairq" / "docs" / "backup.md"
 Start = Callable[..., stores.LocalServer]
 
 
@@ -259,6 +261,22 @@ def test_a_user_that_may_not_replicate_is_told_what_it_needs(filled: str, tmp_pa
     assert told.code == 1
     assert "+psync" in told.err
     assert not list(tmp_path.glob("b*"))
+
+
+def test_the_user_of_the_guide_may_back_up_and_restore(filled: str, start_store: Start, tmp_path: Path) -> None:
+    (rules,) = re.findall(r"ACL SETUSER (backup on >PASSWORD [^`]+)`", GUIDE.read_text())
+    file, target = tmp_path / "b.jsonl.gz", start_store()
+    for url in (filled, target.url):
+        with stores.connect(url) as client:
+            client.execute_command("ACL", "SETUSER", *rules.split())
+    with stores.connect(filled) as client:
+        try:
+            told = fairq("backup", file, "--store", filled.replace("redis://", "redis://backup:PASSWORD@"))
+        finally:
+            client.execute_command("ACL", "DELUSER", "backup")
+    assert told.code == 0, told.err
+    restored = fairq("restore", file, "--store", re.sub("//.*@", "//backup:PASSWORD@", target.url))
+    assert restored.code == 0, restored.err
 
 
 def test_the_embedded_store_is_backed_up_and_restored(backed_up: Path, tmp_path: Path) -> None:

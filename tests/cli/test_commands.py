@@ -209,6 +209,7 @@ def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
         commands("queues", "set", "emails", f"reserve={text}")
         (row,) = commands("queues", "list", "--json").json
         assert (row["settings"]["reserve"], row["slots"], row["kept"], row["idle"]) == (percent, 0, 0, 0)
+    assert re.search(r"reserve\W+90%\W+0%\W", commands("queues", "show", "emails").out)
     table = lines(commands("queues", "list"))
     assert any("emails" in line and "count" in line and " 2 " in line for line in table)
     assert "paused" in commands("queues", "pause", "emails").out

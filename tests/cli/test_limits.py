@@ -15,7 +15,7 @@ def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: 
     )
     assert done.out.splitlines() == [
         "ada in emails: max_running default -> 10", "ada in emails: rate default -> 5/s",
-        "ada in emails: stored_bytes default -> 5000 bytes",
+        "ada in emails: stored_bytes default -> 5,000 bytes",
     ]  # fmt: skip
     assert (
         "max_running none -> 20" in commands("queues", "set-limits", "emails", "--max-running", "20", "--dead", "7").out
@@ -29,6 +29,8 @@ def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: 
     assert commands("tenants", "list", "emails", "--json").json[0]["is_limited"]
     table = lines(commands("tenants", "limits", "emails", "ada"))
     assert any("dead" in line and "default" in line and "7" in line for line in table)
+    assert any("stored_bytes" in line and "5,000 bytes" in line for line in table)
+    assert any("queued" in line and "10,000,000" in line for line in table)
     assert (
         "max_running 10 -> default"
         in commands("tenants", "set-limits", "emails", "ada", "--max-running", "default").out

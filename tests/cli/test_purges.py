@@ -78,6 +78,9 @@ def test_a_tenant_is_deleted_when_it_has_nothing_or_with_purge(commands: Command
     done = commands("tenants", "delete", "emails", "ada", "--purge", "--yes")
     assert (done.code, done.out) == (0, "ada in emails: deleted\n")
     assert waiting(commands) == {"bob": 1}
+    commands("enqueue", "emails", "1", "--dedupe-key", "k", "--dedupe-period", "1h", token=tenant("bob"))
+    kept = commands("tenants", "delete", "emails", "bob", "--purge", "--yes")
+    one_line_error(kept, 1, " bytes of batches, results and dedupe keys, until their time is over")
     one_line_error(commands("tenants", "delete", "emails", "ada"), 1, "there is no tenant ada in queue emails")
     commands.enqueue("emails", "1")
     table = "\n".join(lines(commands("tenants", "list", "emails")))

@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Any
 
+import anyio
 import pytest
 import trio
 
@@ -24,7 +25,7 @@ from fairq.log import Log, shown
 from fairq.wire.frames import PushedTask
 from tests import stores
 from tests.logs import captured_logs
-from tests.server.harness import WORKER, tenant
+from tests.server.harness import OPERATOR, WORKER, tenant
 
 from .runtimes import Service, on_both, wait_state, wait_until, working
 
@@ -51,6 +52,19 @@ async def test_a_line_at_the_start_and_at_each_loss_and_return_of_the_connection
         f"connection lost; connecting again url={service.proxied}",
         f"connected url={service.proxied}",
     ]
+
+
+@on_both
+async def test_a_drained_worker_does_not_say_that_it_connects_again(service: Service, runtime: str) -> None:
+    app = fairq.Worker(service.proxied, WORKER, name="worker-1")
+    app.task("emails")(print)
+    with captured_logs() as lines:
+        async with fairq.open_operator(service.url, token=OPERATOR) as boss, anyio.create_task_group() as group:
+            await group.start(lambda *, task_status: app.run(task_status=task_status))
+            await wait_until(lambda: app._working.driver.session.is_attached)
+            await boss.drain_worker("worker-1")
+    told = [line["event"] for line in lines if line["log_level"] != "debug"]
+    assert told[-1] == "an operator drains this worker"
 
 
 @pytest.mark.parametrize("opened", ["async", "sync"])

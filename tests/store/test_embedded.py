@@ -182,6 +182,8 @@ async def test_a_child_that_cannot_be_started_again_is_tried_again(tmp_path: Pat
             config.rename(tmp_path / "away")
             os.kill(store_pid(tmp_path), signal.SIGKILL)
             await wait_until(lambda: any(line["event"] == "cannot start the embedded store" for line in lines), 20)
+        (died,) = (line for line in lines if line["event"] == "embedded store died; starting it again")
+        assert died["store_log"] == (tmp_path / "store.log").read_text().splitlines()[-1]
         (tmp_path / "away").rename(config)
         await wait_until(lambda: store.connection.is_connected, 20)
 
