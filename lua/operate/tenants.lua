@@ -24,15 +24,18 @@ local function has_nothing(held)
   return true
 end
 
--- Deletes a tenant that has nothing: its account, its settings and its feed.
-local function drop(call, account)
-  local name, tag = account.name, account.tag
-  if account.is_on_wake_list == 1 then redis.call('LREM', call.prefix .. 'wake', 0, tag) end
-  redis.call('UNLINK', call.prefix .. 'events:' .. name)
-  redis.call('HDEL', call.prefix .. 'accounts', tag)
-  for _, hash in ipairs({'tenants', 'limits', 'opening_hours'}) do redis.call('HDEL', call.prefix .. hash, name) end
-  redis.call('ZREM', call.prefix .. 'idle', tag)
-  for _, set in ipairs({'opening_changes', 'parked', 'due'}) do redis.call('ZREM', call.prefix .. set, name) end
+-- Deletes tenants that have nothing: their accounts and their settings.
+local function drop(call, found)
+  local tags, names = {}, {}
+  for i, account in ipairs(found) do
+    local tag = account.tag
+    if account.is_on_wake_list == 1 then redis.call('LREM', call.prefix .. 'wake', 0, tag) end
+    tags[i], names[i] = tag, account.name
+  end
+  write('HDEL', call.prefix .. 'accounts', tags)
+  for _, hash in ipairs({'tenants', 'limits', 'opening_hours'}) do write('HDEL', call.prefix .. hash, names) end
+  write('ZREM', call.prefix .. 'idle', tags)
+  for _, set in ipairs({'opening_changes', 'parked', 'due'}) do write('ZREM', call.prefix .. set, names) end
 end
 
 -- drop_tenant(keys, argv): delete a tenant that has nothing, with its account, settings and feed.
@@ -46,7 +49,8 @@ function drains.drop_tenant(keys, args)
   local account = accounts.named(call, name, packed)
   local held = holdings(call, account)
   if not has_nothing(held) then return {'not_empty', unpack(held)} end
-  drop(call, account)
+  drop(call, {account})
+  redis.call('UNLINK', call.prefix .. 'events:' .. name)
   return {'ok'}
 end
 
@@ -68,17 +72,15 @@ end
 --         `tick`
 --   out   next cursor ("0" at the end), how many tenants were dropped
 function drains.forget_tenants(keys, args)
-  local call, dropped = calls.open(keys, args), 0
+  local call, idle = calls.open(keys, args), {}
   local count = check_whole(args[4], 'count', 1, ACCOUNTS_PER_CALL)
   local for_ms = check_whole(args[5], 'for_ms', 0, HORIZON_MS)
   calls.confirm(call, args[6])
   local cursor, page = scan('HSCAN', call.prefix .. 'accounts', args[3], count)
   for i = 1, #page, 2 do
     local account = accounts.unpack(call, page[i], page[i + 1])
-    if is_like_new(call, account, for_ms) then
-      drop(call, account)
-      dropped = dropped + 1
-    end
+    if is_like_new(call, account, for_ms) then idle[#idle + 1] = account end
   end
-  return {cursor, dropped}
+  drop(call, idle)
+  return {cursor, #idle}
 end

@@ -226,6 +226,15 @@ def test_a_claim_from_one_tenant_with_groups_is_as_long_as_any(queue: Queue) -> 
     assert len(leased_in(queue.call("claim", "w1", 150))) == 150
 
 
+def test_a_forgotten_tenant_costs_few_commands(queue: Queue) -> None:
+    enqueue_each(queue, 100)
+    queue.settle(*(("ack", lease.id, lease.lease) for lease in queue.claim(100)))
+    told: list[object] = []
+    run = run_by(queue, lambda: told.extend(queue.call("forget_tenants", "0", 100, 0, "")))
+    assert told == [b"0", 100]
+    assert run < 500
+
+
 def test_the_end_of_a_reserve_does_not_wait_until_the_idle_are_freed(queue: Queue) -> None:
     queue.configure(reserve=10)
     for n in range(130):  # the store frees a short set at once
