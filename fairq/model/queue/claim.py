@@ -29,7 +29,7 @@ class Claiming(Batching):
     ) -> list[tuple[str, int, int]]:
         """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number."""
         now, limit = self.open(now), min(limit, self.most)
-        self.claimed_bytes, self.returned, self.cost = 0, [], 0
+        self.claimed_bytes, self.returned = 0, []
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, first_lease_at(int(now)))
         has_changed, only_reserve_left, self.slots = slots != self.slots, False, slots

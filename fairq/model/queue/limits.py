@@ -43,7 +43,7 @@ class Limiting:
         self.blocked = 0
         self.sweeping = 0
         self.slots = 0  # attached to the queue
-        self.cost = 0  # of a claim's picks
+        self.cost = 0  # of the picks of a call
 
     def set_for(self, name: str) -> dict[str, float]:
         """Return the limits set for a tenant, or for all."""

@@ -63,7 +63,7 @@ class Records(FairPick):
 
     def open(self, now: float) -> float:
         """Begin a call: time never goes back."""
-        self.touched, self.woken, self.readied, self.freed = [], [], False, False
+        self.touched, self.woken, self.readied, self.freed, self.cost = [], [], False, False, 0
         self.lowered_from, self.lowered_by = None, []
         back = self.now - now
         self.goes_back = back > CLOCK_BACK_MS
