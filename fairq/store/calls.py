@@ -62,7 +62,7 @@ class Calls:
 
     def __attrs_post_init__(self) -> None:
         self.tokens, self.workers = Tokens(self.connection), Workers(self.connection)
-        self.registry = Registry(self.connection, self._call_at)
+        self.registry = Registry(self.connection, self._call_at, self._check_data)
         self.audit = Audit(self.connection, self._call_at)
 
     async def watch_data(self) -> None:
@@ -82,17 +82,21 @@ class Calls:
         except StoreRefused as error:
             if "Function not found" not in error.message:
                 raise
-        try:
-            await check_data_version(self.connection.call)  # a later one may have come, and deleted our library
-        except SettingsError as error:
-            self._unfit = error
-            self._is_unfit.set()
-            raise Unavailable(error.message) from None
+        await self._check_data()  # a later version may have come, and deleted our library
         log.info("loading the function library", library=library.name())
         for node in self.connection.nodes():
             if node.is_connected:
                 await load_library(node.call)
         return await self.connection.call(*call)
+
+    async def _check_data(self) -> None:
+        """Check that the data is still ours; an empty store gets our version. Raises: Unavailable."""
+        try:
+            await check_data_version(self.connection.call)
+        except SettingsError as error:
+            self._unfit = error
+            self._is_unfit.set()
+            raise Unavailable(error.message) from None
 
     async def _call_in_parts(
         self, verb: str, queue: str, ids: Sequence[str], *first: str | int, size: int = CHANGES

@@ -50,13 +50,14 @@ class Deletion(NamedTuple):
 
 @define(eq=False)
 class Registry:
-    """The queues of a store. `call(prefix, verb, ...)` calls the library.
+    """The queues of a store. `call(prefix, verb, ...)` calls the library, `check_data()` the version of the data.
 
     `quota`: how many queues a tenant may make (None: any number; 0: only operators make queues).
     """
 
     connection: Connection | Cluster
     call: Callable[..., Awaitable[Any]]
+    check_data: Callable[[], Awaitable[None]]
     quota: int | None = None
     known: set[str] = field(factory=set, init=False)
     offered_at: float = field(default=-math.inf, init=False)  # when a name was last searched for
@@ -84,6 +85,7 @@ class Registry:
             offer = await self._offer(queue)
             raise NotFound(f"there is no queue {queue}, and only operators make queues here{offer}", field="queue")
         if is_new or is_unmade:
+            await self.check_data()  # an operator may have emptied the store
             tenant = "" if maker == PRODUCER else maker
             await self._add(queue, tenant, self.quota if tenant else None)
             await self.call(keys.queue_prefix(queue), "make_queue")

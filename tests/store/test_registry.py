@@ -10,10 +10,10 @@ import pytest
 import redis
 import trio
 
-from fairq.errors import Deleting, NotEmpty, NotFound, QuotaExceeded
+from fairq.errors import Deleting, NotEmpty, NotFound, QuotaExceeded, SettingsError, Unavailable
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask, Settlement
-from fairq.store import keys
+from fairq.store import keys, library
 from fairq.store.opening import open_store
 from fairq.store.registry import Deletion, Registry
 from fairq.store.store import Store
@@ -50,6 +50,34 @@ def break_at_removal(store: Store) -> None:
 def queues_of(client: redis.Redis) -> set[str]:
     """Name the queues that have keys, by looking at all keys."""
     return {name.decode().partition("/")[0][4:] for name in client.scan_iter("fq:{*/0}*")}
+
+
+async def test_a_store_that_was_emptied_gets_its_data_version_back_with_its_first_queue(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    for queue in (Q, "other"):  # one that the server knows, and one that it does not
+        await put(store, "a")
+        redis_client.flushall()
+        assert await put(store, "a", queue=queue) == ["ok"]
+        assert redis_client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
+
+
+async def test_nothing_is_put_into_a_store_that_was_emptied_for_a_later_version(
+    store_url: str, redis_client: redis.Redis
+) -> None:
+    later = library.DATA_VERSION + 1
+
+    async def serve() -> None:
+        async with open_store(store_url) as store:
+            await put(store, "a")
+            redis_client.flushall()
+            redis_client.set(keys.DATA_VERSION, later)
+            with pytest.raises(Unavailable, match=f"data of version {later}"):
+                await put(store, "b")
+
+    with pytest.raises(SettingsError, match=f"data of version {later}"):  # it ends
+        await serve()
+    assert not redis_client.exists(keys.QUEUES)
 
 
 async def test_the_first_to_put_something_in_made_the_queue(store: Store) -> None:
@@ -130,7 +158,7 @@ async def test_a_queue_deleted_while_it_is_made_is_registered_all_the_same(store
             assert (await other.delete(Q, purge=False)).outcome == "ok"
         return await call(prefix, verb, *args)
 
-    other = Registry(store.connection, call)
+    other = Registry(store.connection, call, store.registry.check_data)
     store.registry.call = delete_first
     assert await put(store, "a") == ["ok"]
     assert {queue: maker.made_by for queue, maker in (await store.registry.read()).items()} == {Q: "ada"}
