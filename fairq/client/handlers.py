@@ -118,7 +118,7 @@ def _log_failure(task: Task, **how: Any) -> None:
 
 def _log_error(task: Task, error: BaseException) -> None:
     frames = own_frames(error.__traceback__) or error.__traceback__  # of a fault of ours, all
-    _log_failure(task, exc_info=error.with_traceback(frames))
+    _log_failure(task, exc_info=BaseException.with_traceback(error, frames))  # its own may raise
 
 
 async def perform(
