@@ -143,6 +143,12 @@ def test_a_verdict_has_a_traceback_only_if_it_was_raised_from_something() -> Non
                 assert told.endswith(f"{type(verdict).__name__}: no")
 
 
+def test_a_verdict_without_a_reason_says_so() -> None:
+    for verdict in [Retry(), Retry(delay=1), Reject(), Postpone(delay=1)]:
+        with case(verdict):
+            assert settlement_of(LAST, verdict).error == f"{type(verdict).__name__} without a reason"
+
+
 @on_both
 async def test_what_the_sdk_finds_out_has_none(runtime: str) -> None:
     async def hangs(task: Task) -> None:
