@@ -289,8 +289,9 @@ class WorkerSession(ClientSession):
         self.start("attach", body, _AttachExchange(self, leases[:most], now), now)
 
     def _most(self, size: int) -> int:
-        """Return how many items of this size (bytes) fit in a frame."""
-        return min(self.enqueues.limits.batch, (self.enqueues.limits.message_bytes - FRAME_BYTES) // size)
+        """Return how many items of this size (bytes) fit in a frame; 1 where none does, and then it is not sent."""
+        limits = self.enqueues.limits
+        return max(1, min(limits.batch, (limits.message_bytes - FRAME_BYTES) // size))
 
     def deadline(self) -> float:
         """Return when `expire` or `outgoing` has something to do."""
