@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,6 +44,8 @@ def _has_nan(value: Any) -> bool:
 
 def _fields_of(value: Any) -> Any:
     """Return what an object of a class holds; None for the other values that only orjson knows: they hold no float."""
+    if isinstance(value, Enum):
+        return value.value
     if has(type(value)):
         return _attrs_of(value)
     return {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else None

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from queue import SimpleQueue
-from typing import Any
 
 import anyio.lowlevel
 from anyio._core._eventloop import threadlocals  # where `anyio.from_thread` looks for its event loop
@@ -22,14 +21,12 @@ from fairq.client.runtime import Event, Runtime
 
 @define(eq=False)
 class _Job:
-    """One call, and what became of it."""
+    """One call."""
 
-    call: Callable[[], Any]
+    call: Callable[[], None]
     context: Context
     scope: anyio.CancelScope
     done: Event
-    result: Any = None
-    error: BaseException | None = None
 
 
 @define(eq=False)
@@ -41,16 +38,13 @@ class DaemonThreads:
     _idle: deque[SimpleQueue[_Job | None]] = field(factory=deque, init=False)
     _is_closed: bool = field(default=False, init=False)
 
-    async def run(self, call: Callable[[], Any]) -> Any:
-        """Call a function in a thread. Cancelled: the thread goes on without its caller."""
+    async def run(self, call: Callable[[], None]) -> None:
+        """Call a function that raises nothing in a thread. Cancelled: the thread goes on without its caller."""
         with anyio.CancelScope() as scope:
             job = _Job(call, copy_context(), scope, self.runtime.make_event())
             inbox = self._idle.pop() if self._idle else self._start()
             inbox.put(job)
             await job.done.wait()
-        if job.error is not None:
-            raise job.error
-        return job.result
 
     def close(self) -> None:
         """End the idle threads now, and the others when their functions return."""
@@ -67,10 +61,7 @@ class DaemonThreads:
         threadlocals.current_token = self._token
         while not self._is_closed and (job := inbox.get()) is not None:
             threadlocals.current_cancel_scope = job.scope
-            try:
-                job.result = job.context.run(job.call)
-            except BaseException as error:
-                job.error = error
+            job.context.run(job.call)
             self.runtime.call_from_thread(lambda done=job.done: self._ended(done, inbox))  # type: ignore[misc]
             del job, threadlocals.current_cancel_scope
 

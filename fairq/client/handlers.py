@@ -55,16 +55,20 @@ def _verdict_on(task: PushedTask, error: BaseException) -> Settlement:
     """Decide what becomes of a lease: the one table of failures."""
     match error:
         case Retry(delay_ms=delay_ms):
-            return Settlement("nack", task.id, task.lease, delay_ms, _text_of(error))
+            return Settlement("nack", task.id, task.lease, delay_ms, _reason_of(error))
         case Postpone(delay_ms=delay_ms):
-            return Settlement("release", task.id, task.lease, delay_ms, _text_of(error))
+            return Settlement("release", task.id, task.lease, delay_ms, _reason_of(error))
         case Reject() | Misfit():
-            return Settlement("reject", task.id, task.lease, None, _text_of(error))
+            return Settlement("reject", task.id, task.lease, None, _reason_of(error))
         case TimedOut():
             return Settlement("nack", task.id, task.lease, None, f"timeout: {error}")
         case _:
             text = f"{type(error).__name__}: {_text_of(error)}"[:MAX_ERROR_CHARS]
             return Settlement("nack", task.id, task.lease, None, text)
+
+
+def _reason_of(verdict: BaseException) -> str:
+    return _text_of(verdict) or f"{type(verdict).__name__} without a reason"
 
 
 def _text_of(error: BaseException) -> str:
@@ -118,7 +122,7 @@ def _log_failure(task: Task, **how: Any) -> None:
 
 def _log_error(task: Task, error: BaseException) -> None:
     frames = own_frames(error.__traceback__) or error.__traceback__  # of a fault of ours, all
-    _log_failure(task, exc_info=error.with_traceback(frames))
+    _log_failure(task, exc_info=BaseException.with_traceback(error, frames))  # its own may raise
 
 
 async def perform(

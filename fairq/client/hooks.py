@@ -77,7 +77,7 @@ async def _call(hook: Hook) -> None:
 
     threads = Threads(1)
     try:
-        (returned,) = await threads.run(lambda _: [hook()], None)  # trio's threads refuse to return a coroutine
+        returned = await threads.run(lambda _: hook(), None)
     finally:
         threads.close()
     if inspect.isawaitable(returned):

@@ -6,7 +6,8 @@ it gives its tasks back, none of which loses an attempt, and ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,21 +57,25 @@ def _loops_in(names: Mapping[str, Any]) -> set[str]:
 
 def fault_of(error: BaseException, loop: str, handler: Handler) -> SettingsError | None:
     """Return the worker's fault if an async handler failed since it waits for what another loop than this one does."""
-    cause: BaseException | None = error
-    for _ in range(_MOST_CAUSES):
-        if isinstance(cause, BaseExceptionGroup):
-            cause = unwrap(cause)
-        if cause is None:
-            break
-        if _is_of_another_loop(cause, loop):
-            other = "asyncio" if loop == "trio" else "trio"
-            return SettingsError(
-                f"handler {handler.title} of queue {handler.queue} is written for {other}, and this worker runs {loop}:"
-                f" start it with --loop {other}",
-                field="loop",
-            )
-        cause = cause.__cause__
-    return None
+    try:
+        is_fault = any(_is_of_another_loop(cause, loop) for cause in islice(_causes_of(error), _MOST_CAUSES))
+    except Exception:  # in the error's own code
+        return None
+    if not is_fault:
+        return None
+    other = "asyncio" if loop == "trio" else "trio"
+    return SettingsError(
+        f"handler {handler.title} of queue {handler.queue} is written for {other}, and this worker runs {loop}:"
+        f" start it with --loop {other}",
+        field="loop",
+    )
+
+
+def _causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        error = unwrap(error)
+        yield error
+        error = error.__cause__
 
 
 def _is_of_another_loop(error: BaseException, loop: str) -> bool:

@@ -61,14 +61,19 @@ class Threads:
         except anyio.WouldBlock:
             await self._places.acquire_on_behalf_of(run)
         try:
-            return await within(limit_s, partial(self._in_thread, run.call))
+            await within(limit_s, partial(self._in_thread, run.call))
+            if run.error is not None:
+                raise run.error
+            return run.result
         finally:
             run.left()
+            del run  # the error's traceback has this frame
 
-    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+    async def _in_thread(self, call: Callable[[], None]) -> None:
         if self._daemons is not None:
-            return await self._daemons.run(call)
-        return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._unlimited)
+            await self._daemons.run(call)
+        else:
+            await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._unlimited)
 
     def _told(self) -> dict[str, Any]:
         return {"count": self.abandoned, "functions": self.names_of_abandoned()[:_MAX_SHOWN]}
@@ -97,20 +102,28 @@ class Threads:
 
 @define(eq=False)
 class _Run:
-    """One call of a function in a thread: it has its place until the function returns, or is left and never begins."""
+    """One call of a function in a thread: it has its place until the function returns, or is left and never begins.
+
+    It keeps what became of the call: trio's threads refuse some results, and die of some errors.
+    """
 
     threads: Threads
     function: Callable[[Any], Any]
     argument: Any
+    result: Any = field(default=None, init=False)
+    error: BaseException | None = field(default=None, init=False)
     _has_begun: bool = field(default=False, init=False)
     _is_left: bool = field(default=False, init=False)
     _has_ended: bool = field(default=False, init=False)
 
-    def call(self) -> Any:
+    def call(self) -> None:
         """Call the function, in a thread."""
         self._has_begun = True
         try:
-            return None if self._is_left else self.function(self.argument)
+            if not self._is_left:
+                self.result = self.function(self.argument)
+        except BaseException as error:
+            self.error = error
         finally:
             self.threads.runtime.call_from_thread(self._ended)
 

@@ -12,7 +12,7 @@ log = Log("fairq.worker")
 
 _PART_BYTES = 1_024  # of one frame or message
 _CUT = b"\n[... the middle is left out ...]\n"
-_MACHINERY = ("fairq.client", "fairq.testing", "anyio", "asyncio", "outcome", "trio")  # what calls handlers
+_MACHINERY = ("fairq.client", "fairq.testing", "anyio", "asyncio", "trio")  # what calls handlers
 
 
 def traceback_of(error: BaseException) -> str:

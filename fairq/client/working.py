@@ -109,7 +109,7 @@ class Working:
         driver = Driver.to(app.url, app.token, session, app.tls)
         run = cls(app, driver, driver.runtime, driver.runtime.make_lot(), driver.runtime.make_event())
         driver.handle, driver.on_change = run._take, run._on_change
-        session.settled = run._settled
+        session.settled, session.dropped = run._settled, run._dropped
         run.threads = Threads(app.concurrency, run._threads_changed)
         return run
 
@@ -239,12 +239,6 @@ class Working:
         for lease in session.refused_settlements:
             log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, lease=lease.lease)
         session.refused_settlements.clear()
-        for lease, error in session.dropped_settlements:
-            log.error(
-                "cannot settle a task; it runs again when its lease is over", task=lease.id,
-                queue=lease.queue, lease=lease.lease, error=error.message,
-            )  # fmt: skip
-        session.dropped_settlements.clear()
         if self.rest is not None and not session.holding:
             self.rest.set()
         if self.is_stopping and not session.holding and (session.is_quiet or not session.is_attached):
@@ -252,11 +246,20 @@ class Working:
             if not session.is_connected:  # it need not connect again
                 session.close()
 
-    def _settled(self, queue: str, settlements: Sequence[Settlement], answers: Sequence[str], error: str) -> None:
+    def _settled(self, queue: str, settlements: Sequence[Settlement], answers: Sequence[str], error: str = "") -> None:
         """Note the server's answers to settlements, or that there will be none."""
         for settlement, answer in zip(settlements, answers, strict=True) if self.settling else ():
             if end := self.settling.pop((queue, settlement.id, settlement.lease), None):
                 end(settlement, answer, error)
+
+    def _dropped(self, queue: str, settlement: Settlement, error: FairqError) -> None:
+        """Report a settlement that the server, or no frame, takes."""
+        log.error(
+            "cannot settle a task; it runs again when its lease is over", task=settlement.id,
+            queue=queue, lease=settlement.lease, error=error.message,
+        )  # fmt: skip
+        self._settled(queue, [settlement], ["error"], error.message)
+        self._on_change()
 
     def _take(self, push: Push | Dismiss) -> None:
         if isinstance(push, Dismiss):
@@ -383,7 +386,7 @@ class Working:
                 if end := tracing.active.settling(queue, pushed, settlement, outcome):
                     self.settling[key] = end
                 if not self.driver.session.settle(queue, settlement):
-                    self._settled(queue, [settlement], ["stale"], "")
+                    self._settled(queue, [settlement], ["stale"])
                 self.driver.send_soon(waits=not self.waiting)
             app.counts[outcome] += 1
             if app.log_tasks:

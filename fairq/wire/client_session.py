@@ -241,7 +241,7 @@ class ClientSession(Session):
                 self._forget(ref)
             case Welcome():
                 self.is_open, self._opened_at = True, now
-                self.enqueues.limits = Limits(frame.max_batch, frame.max_message_bytes, frame.max_payload_bytes)
+                self.enqueues.limits = Limits(max(1, frame.max_batch), frame.max_message_bytes, frame.max_payload_bytes)
                 self.server_warning = frame.warning
                 self.is_producer = frame.role == Role.PRODUCER.value
                 self.waits.welcomed(is_producer=self.is_producer)

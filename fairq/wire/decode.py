@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from itertools import repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_origin, get_type_hints
 
 import orjson
 
@@ -21,6 +21,8 @@ T = TypeVar("T")
 SERVER_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in SERVER_FRAMES}
 _ALWAYS = len(PushedTask._fields) - len(PushedTask._field_defaults)  # fields that each pushed task has
 _always_in = itemgetter(*PushedTask._fields[:_ALWAYS])
+_KINDS = tuple((get_type_hints(PushedTask) | {"payload": object}).values())
+_plain_kinds = [{kind} for kind in _KINDS[: _ALWAYS - 1]]  # without the payload
 _no_more = [repeat(each) for each in PushedTask._field_defaults.values()]
 _make_pushed = partial(tuple.__new__, PushedTask)
 _loads = orjson.loads
@@ -58,11 +60,8 @@ def _plain_pushed(tasks: list[dict[str, Any]]) -> list[PushedTask]:
     """
     try:
         columns = list(zip(*map(_always_in, tasks), strict=True))
-        is_plain = (
-            set(map(len, tasks)) == {_ALWAYS}
-            and set(map(type, columns[0])) == {str}
-            and set(map(type, columns[1])) == {int}
-        )
+        kinds = [set(map(type, column)) for column in columns[:-1]]
+        is_plain = set(map(len, tasks)) == {_ALWAYS} and kinds == _plain_kinds
     except (KeyError, IndexError):
         is_plain = False
     return list(map(_make_pushed, zip(*columns, *_no_more, strict=False))) if is_plain else []
@@ -71,10 +70,10 @@ def _plain_pushed(tasks: list[dict[str, Any]]) -> list[PushedTask]:
 def _pushed(task: dict[str, Any], payloads: Payloads) -> PushedTask:
     if "payload_bytes" in task:
         task["payload"] = decode_payload(payloads.take(task["payload_bytes"]))
-    pushed = PushedTask(*_always_in(task))
-    if type(pushed.id) is not str or type(pushed.lease) is not int:
-        raise ValueError("a pushed task has no lease")
-    return pushed._replace(**{name: task[name] for name in PushedTask._field_defaults.keys() & task})
+    pushed = PushedTask(**{name: task[name] for name in PushedTask._fields if name in task})
+    if not all(map(isinstance, pushed, _KINDS)):
+        raise ValueError("a field of a pushed task has another type")
+    return pushed
 
 
 def _put_beside(body: dict[str, Any], payloads: Payloads) -> None:
@@ -97,6 +96,8 @@ def decode_server(message: Message) -> Any:
             return None
         if kind is Push:
             tasks = _plain_pushed(data["tasks"]) or [_pushed(task, payloads) for task in data["tasks"]]
+            if type(data["queue"]) is not str:
+                raise ValueError("the queue of a push is no text")
             return Push(data["queue"], int(data["lease_ms"]), tasks, int(data.get("run_timeout_ms", 0)))
         if kind is Reply:
             if type(message) is bytes:

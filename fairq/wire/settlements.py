@@ -58,7 +58,7 @@ class SettleExchange(Exchange):
         session.unsettled -= len(outcomes)
         for key in session.alone and [(self.queue, each.id, each.lease) for each in self.settlements]:
             session.alone.pop(key, None)
-        session.settled(self.queue, self.settlements, outcomes, "")
+        session.settled(self.queue, self.settlements, outcomes)
         if "stale" in outcomes:
             session.refused_settlements += [
                 HeldLease(self.queue, settlement.id, settlement.lease)
@@ -95,8 +95,7 @@ class SettleExchange(Exchange):
         (settlement,) = self.settlements
         self.session.unsettled -= 1
         self.session.alone.pop((self.queue, settlement.id, settlement.lease), None)
-        self.session.dropped_settlements.append((HeldLease(self.queue, settlement.id, settlement.lease), error))
-        self.session.settled(self.queue, [settlement], ["error"], error.message)
+        self.session.dropped(self.queue, settlement, error)
 
     def _try_later(self, error: FairqError, now: float) -> None:
         """Try again; it may be the queue of a link that has to wait, and then it keeps no other settlement waiting.

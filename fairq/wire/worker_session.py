@@ -96,7 +96,7 @@ class _ExtendExchange(Exchange):
 class WorkerSession(ClientSession):
     """A worker's conversation.
 
-    The driver reads and reports `lost`, `refused_settlements` (too late) and `dropped_settlements` (invalid).
+    The driver reads and reports `lost` and `refused_settlements` (too late).
     """
 
     worker: str = ""
@@ -104,7 +104,8 @@ class WorkerSession(ClientSession):
     credit: int = 1  # how many tasks it holds at most; 0: it gets no more, and those that it holds go on
     most_begun: int = 0  # how many of these may have begun, as the server counts; 0: all
     started_at_ms: int = 0  # 0: its name is not kept across restarts
-    settled: Callable[[str, Sequence[Settlement], Sequence[str], str], None] = _ignore  # queue, outcomes, what is wrong
+    settled: Callable[[str, Sequence[Settlement], Sequence[str]], None] = _ignore  # queue, outcomes
+    dropped: Callable[[str, Settlement, FairqError], None] = _ignore  # queue, what is invalid, why
     told_credit: int | None = field(default=None, init=False)  # the credit last sent to the server
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)
@@ -115,7 +116,6 @@ class WorkerSession(ClientSession):
     lost: list[HeldLease] = field(factory=list, init=False)
     cancelled: set[HeldLease] = field(factory=set, init=False)  # those of `lost` whose tasks were cancelled
     refused_settlements: list[HeldLease] = field(factory=list, init=False)
-    dropped_settlements: list[tuple[HeldLease, FairqError]] = field(factory=list, init=False)
     # Settlements that share no frame, by queue, id and lease; since when.
     alone: dict[tuple[str, str, int], float] = field(factory=dict, init=False)
     due_at: float = field(default=float("inf"), init=False)  # before this time no lease needs action
@@ -289,8 +289,9 @@ class WorkerSession(ClientSession):
         self.start("attach", body, _AttachExchange(self, leases[:most], now), now)
 
     def _most(self, size: int) -> int:
-        """Return how many items of this size (bytes) fit in a frame."""
-        return min(self.enqueues.limits.batch, (self.enqueues.limits.message_bytes - FRAME_BYTES) // size)
+        """Return how many items of this size (bytes) fit in a frame; 1 where none does, and then it is not sent."""
+        limits = self.enqueues.limits
+        return max(1, min(limits.batch, (limits.message_bytes - FRAME_BYTES) // size))
 
     def deadline(self) -> float:
         """Return when `expire` or `outgoing` has something to do."""

@@ -140,9 +140,7 @@ async def test_what_a_handler_returns_and_nothing_runs_is_a_failed_attempt(servi
         await wait_state(await client.enqueue("object", 1), "done")
         for queue in ("decorated", "forgetful", "steps"):
             dead = await wait_state(await client.enqueue(queue, 1, max_attempts=1), "dead")
-            assert re.search(
-                r"returned a (coroutine|generator), which nothing runs|Trio expected a sync function", dead.error
-            )
+            assert re.search(r"returned a (coroutine|generator), which nothing runs", dead.error)
     assert ran == ["object"]
 
 

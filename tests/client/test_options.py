@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import pydoc
 from datetime import UTC, date, datetime, timedelta
+from enum import Enum
 from typing import Any, get_type_hints
 from uuid import UUID
 
@@ -39,6 +40,13 @@ class Sum:
     of: Any
 
 
+class Level(Enum):
+    """Numbers with names."""
+
+    NONE = None
+    UNKNOWN = Sum(float("nan"))
+
+
 NAN, INF = float("nan"), float("inf")
 
 
@@ -47,7 +55,7 @@ def test_what_json_has_not_is_refused() -> None:
     for _ in range(250):
         deep = [deep]
     numbers = [NAN, INF, -INF, {"a": [None, {"b": NAN}]}, Sums([1.0, INF]), [Sums([NAN])]]  # written as null
-    cases: list[Any] = [*numbers, [Sum(NAN)], object(), {1: "a key that is no text"}, "\ud800", deep]
+    cases: list[Any] = [*numbers, [Sum(NAN)], Level.UNKNOWN, object(), {1: "a key that is no text"}, "\ud800", deep]
     for value in cases:
         with case(value):
             with pytest.raises(BadRequest) as caught:
@@ -67,7 +75,7 @@ def test_null_is_taken() -> None:
         (None, "null"), ([None, 1.5], "[null,1.5]"), ("null", '"null"'), (Sums([None, 0.5]), '{"rows":[null,0.5]}'),
         ([Sum(1.5), None], '[{"of":1.5},null]'), (Sum(Sum(2)), '{"of":{"of":2}}'),
         ({"at": datetime(2026, 1, 2, tzinfo=UTC), "of": None}, '{"at":"2026-01-02T00:00:00+00:00","of":null}'),
-        ([UUID(int=1), None], '["00000000-0000-0000-0000-000000000001",null]'),
+        ([UUID(int=1), None], '["00000000-0000-0000-0000-000000000001",null]'), (Level.NONE, "null"),
     ]  # fmt: skip
     for value, text in cases:
         with case(value, text):

@@ -19,7 +19,7 @@ from fairq.model.tasks import Settlement
 from fairq.wire.frames import PushedTask
 from tests.store.cases import case
 
-from .runtimes import on_both
+from .runtimes import Service, on_both, wait_state, working
 
 LAST = PushedTask("ada/a", 1, 3, 3, "ada", 0, {"card": "4111"})
 DIRECT = "The above exception was the direct cause of the following exception:"
@@ -143,6 +143,12 @@ def test_a_verdict_has_a_traceback_only_if_it_was_raised_from_something() -> Non
                 assert told.endswith(f"{type(verdict).__name__}: no")
 
 
+def test_a_verdict_without_a_reason_says_so() -> None:
+    for verdict in [Retry(), Retry(delay=1), Reject(), Postpone(delay=1)]:
+        with case(verdict):
+            assert settlement_of(LAST, verdict).error == f"{type(verdict).__name__} without a reason"
+
+
 @on_both
 async def test_what_the_sdk_finds_out_has_none(runtime: str) -> None:
     async def hangs(task: Task) -> None:
@@ -205,6 +211,16 @@ class MoreHostile(Hostile):
         raise RuntimeError("nor this")
 
 
+class HostileFault(Hostile, TypeError):
+    """An error of a kind whose text the worker looks at, since such a one may be its own."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("nor this")
+
+    def with_traceback(self, tb: object) -> Any:
+        raise RuntimeError("nor this")
+
+
 @on_both
 async def test_an_error_whose_text_cannot_be_told_is_a_failure_like_others(runtime: str) -> None:
     async def hostile(task: Task) -> None:
@@ -213,6 +229,24 @@ async def test_an_error_whose_text_cannot_be_told_is_a_failure_like_others(runti
     settlement = await performed(hostile)
     assert (settlement.action, settlement.error) == ("nack", "Hostile: (its text raised RuntimeError)")
     assert settlement.traceback.endswith(".Hostile: <exception str() failed>")
+
+
+@on_both
+async def test_a_worker_goes_on_after_an_error_whose_own_code_raises(service: Service) -> None:
+    app = service.worker()
+
+    @app.task("emails")
+    async def hostile(task: Task) -> None:
+        raise HostileFault
+
+    @app.task("emails", name="thread")
+    def hostile_thread(task: Task) -> None:
+        raise HostileFault
+
+    async with service.client() as client, working(app):
+        for name in ("", "thread"):
+            state = await wait_state(await client.enqueue("emails", 1, name=name, max_attempts=1), "dead")
+            assert (state.reason, state.error) == ("exhausted", "HostileFault: (its text raised RuntimeError)")
 
 
 def test_an_error_that_cannot_be_looked_at_has_no_traceback() -> None:

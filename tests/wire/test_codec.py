@@ -353,7 +353,7 @@ def test_plain_pushed_tasks_are_read_alike_beside_others_and_alone() -> None:
     assert _pushed(*plain, {**_PUSHED, "name": "x", "later": 1}) == [*alone, alone[0]._replace(name="x")]
 
 
-@pytest.mark.parametrize("bad", [{"id": 1}, {"lease": True}, {"lease": "1"}])
-def test_a_push_with_a_task_that_has_no_lease_is_no_frame(bad: dict[str, Any]) -> None:
+@pytest.mark.parametrize("bad", [{"id": 1}, {"lease": 1.5}, {"lease": "1"}, {"attempt": None}, {"name": 1}])
+def test_a_push_with_a_task_of_other_types_is_no_frame(bad: dict[str, Any]) -> None:
     with pytest.raises(BadFrame):
         _pushed(_PUSHED, {**_PUSHED, **bad})

@@ -357,12 +357,13 @@ def test_an_attach_refused_for_now_is_sent_again() -> None:
 
 
 def test_a_settlement_that_cannot_be_written_keeps_no_other_from_leaving(end: WorkerEnd) -> None:
+    dropped: list[tuple[str, str, str, int]] = []
+    end.session.dropped = lambda queue, what, error: dropped.append((queue, what.id, error.code, end.session.unsettled))
     end.push("a", "b")
     end.session.settle("q", Settlement("nack", "a", 1, object()))  # type: ignore[arg-type]
     end.ack("b")
     assert [ids(frame) for frame in end.frames("settle")] == [["b"]]
-    [(lease, error)] = end.session.dropped_settlements
-    assert (lease, error.code) == (HeldLease("q", "a", 1), "bad_request")
+    assert dropped == [("q", "a", "bad_request", 1)]
     assert end.session.unsettled == 1
 
 
