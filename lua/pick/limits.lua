@@ -182,7 +182,6 @@ end
 -- Lets in tenants that have tokens again.
 function limits.unpark(call, limit)
   local names = redis.call('ZRANGE', call.prefix .. 'parked', '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
-  if #names == 0 then return end
   redis.call('ZREM', call.prefix .. 'parked', unpack(names))
   for _, name in ipairs(names) do limits.meter(call, accounts.touch_named(call, name)) end
 end

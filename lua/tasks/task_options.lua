@@ -116,7 +116,6 @@ end
 -- Takes entries of `ends` whose time is over off their tenants' bytes, up to `limit`.
 function task_options.trim_ends(call, limit)
   local members = redis.call('ZRANGE', call.prefix .. 'ends', '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
-  if #members == 0 then return end
   for _, member in ipairs(members) do
     local account = accounts.touch(call, accounts.at(call, member:sub(2, 5)))
     accounts.add_bytes(call, account, -struct.unpack('<I', member, 6))

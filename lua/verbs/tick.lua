@@ -50,7 +50,6 @@ end
 -- Buries waiting tasks whose window has closed.
 local function expire(call, limit)
   local ids = redis.call('ZRANGE', call.prefix .. 'expiring', '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
-  if #ids == 0 then return 0 end
   redis.call('ZREM', call.prefix .. 'expiring', unpack(ids))
   local found = records.of(call, ids)
   leases.read_runs(call, ids)
@@ -127,7 +126,6 @@ end
 local function trim_batches(call, limit)
   local last = call.sure - BATCH_KEEP_MS
   local ids = redis.call('ZRANGE', call.prefix .. 'completed', '-inf', last, 'BYSCORE', 'LIMIT', 0, limit)
-  if #ids == 0 then return end
   for _, id in ipairs(ids) do
     local batch = batches.find(call, id)
     local account = accounts.touch_named(call, batch.tenant)

@@ -32,8 +32,15 @@ class LinkedWalk(Walk):
             windows += [chain, self.batch(task.tenant.name)]
             if choose(range(10)) == 0:
                 m.set_limits(name=task.tenant.name, limit="stored_bytes", choice=choose(range(6)))
-        ids = self.linker.choices([*IDS, *MANY_IDS, id], k=choose([1, 2, 3]))
+        ids = self.linker.choices([*IDS, *MANY_IDS, id, *self.derived(id)], k=choose([1, 2, 3]))
         m.settle_linked(back=back, ids=ids, window=choose(windows) | choose(windows))
+
+    def derived(self, id: str) -> list[str]:
+        """Return ids that are remembered for longer: of what a handler enqueues, and of a task's copies."""
+        records = self.machine.model.records
+        copied = self.linker.choice(sorted(records)) if records else id
+        made_at = records[copied].created_at if records else 0
+        return [*(f"ada/from-{n}" for n in range(8)), *(f"{copied}+{n}f-{made_at:.0f}" for n in range(8))]
 
     def batch(self, tenant: str) -> dict[str, Any]:
         """Choose a batch of a tenant, which is opened if there is none."""

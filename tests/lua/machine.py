@@ -106,6 +106,7 @@ SETTLEMENTS = st.lists(
 LIMITS = st.integers(1, 6)
 TICK_LIMITS = st.sampled_from([100, 3, 2, 1])
 TIMES = st.sampled_from([0, 1, 50, LEASE - 1, LEASE, LEASE + 1, 1, 50, -5, -LEASE, 60_000, 10**7, -100_000])
+BEHIND = st.sampled_from([0, 0, 0, 1, 60_001, 61_000, 10**6])
 AGES = [0, 0, 1, 50, LEASE]
 SLOTS = [4, 3, 2, 5, 10, 1]
 RESERVES = [50, 20, 90, 34, 0, 50]
@@ -296,16 +297,24 @@ class QueueMachine(RuleBasedStateMachine):
         self.call("configure", "reserve", percent)
         self.model.configure(self.now, reserve=percent)
 
-    @rule(limit=LIMITS, seed=SEEDS, back=st.sampled_from([-1, -1, -1, 0, 1, 2]))
-    def claim(self, limit: int, seed: int, back: int = -1) -> None:
-        """Claim; the model knows who must be served, in which order. With `back` an earlier claim is made again."""
+    @rule(limit=LIMITS, seed=SEEDS, back=st.sampled_from([-1, -1, -1, 0, 1, 2]), behind=BEHIND)
+    def claim(self, limit: int, seed: int, back: int = -1, behind: int = 0) -> None:
+        """Claim; the model knows who must be served, in which order. With `back` an earlier claim is made again.
+
+        The server's own clock is `behind`, or unknown.
+        """
         self.claims += back < 0
         random_values, name = RandomValues(seed, 1200), f"w{self.claims - max(back, 0)}"
         reply = self.call(
-            "claim", name, limit, "again" * (back >= 0), "", self.attached, random_values=random_values.packed
-        )
+            "claim", name, limit, "again" * (back >= 0), self.witness(behind) or "", self.attached,
+            random_values=random_values.packed,
+        )  # fmt: skip
         known = self.model.claim_again(self.now, name) if back >= 0 else []
-        self.claimed(reply, name, limit, random_values, known)
+        self.claimed(reply, name, limit, random_values, known, behind)
+
+    def witness(self, behind: int) -> int | None:
+        """Return the time of a server whose clock is so far behind, and is told if it is."""
+        return self.now - behind if behind else None
 
     def claimed(
         self,
@@ -314,10 +323,12 @@ class QueueMachine(RuleBasedStateMachine):
         limit: int,
         random_values: RandomValues,
         known: Sequence[tuple[str, int, int]] = (),
+        behind: int = 0,
     ) -> None:
         """Claim in the model, unless it knows what an earlier claim has taken; it must say the same."""
         leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
-        self.same(leases, known or self.model.claim(self.now, iter(random_values), name, limit, self.attached))
+        drawn, witness = iter(random_values), self.witness(behind) or inf
+        self.same(leases, known or self.model.claim(self.now, drawn, name, limit, self.attached, witness))
         number, wanted, kept, run_timeout_ms = reply[2], reply[3], reply[5], reply[HEAD - 1]
         self.same(run_timeout_ms, self.model.settings["run_timeout_ms"])
         self.same(number, self.model.claims[name] if leases else 0)
@@ -332,7 +343,7 @@ class QueueMachine(RuleBasedStateMachine):
             if known:
                 continue
             assert header.start_at <= self.latest, "delivered before its start"  # by the clock that let it in
-            assert header.expires_at == 0 or reply[0] < header.expires_at, "delivered after its end"
+            assert header.expires_at == 0 or reply[0] - self.model.ahead < header.expires_at, "delivered after its end"
             assert attempt <= max_attempts or max_attempts <= 0
             assert attempt == self.lives.get(id, 0) + 1 or id not in IDS, "attempts go up one by one"
             self.lives[id] = attempt
@@ -377,11 +388,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.claim(limit=limit, seed=seed)
         self.settle(chosen=chosen, seed=seed)
 
-    @rule(ms=TIMES, limit=TICK_LIMITS)
-    def tick(self, ms: int, limit: int) -> None:
-        """Let time pass, or go back, and tick."""
+    @rule(ms=TIMES, limit=TICK_LIMITS, behind=BEHIND)
+    def tick(self, ms: int, limit: int, behind: int = 0) -> None:
+        """Let time pass, or go back, and tick; the server's own clock is `behind`, or unknown."""
         self.now += ms
-        self.same(tuple(self.call("tick", limit)), self.model.tick(self.now, limit))
+        witness = self.witness(behind)
+        self.same(tuple(self.call("tick", limit, witness or "")), self.model.tick(self.now, limit, witness or inf))
 
     @rule(ms=TIMES)
     def advance(self, ms: int) -> None:
@@ -707,6 +719,8 @@ class Walk:
         self.has_max_tenants = self.bounder.random() < 0.15
         self.attacher = random.Random(seed)  # of slots and what is kept of them, in half of the walks
         self.has_reserve = self.attacher.random() < 0.5
+        self.confirmer = random.Random(seed)  # of clocks that are behind the store's, in one of five walks
+        self.is_ahead = self.confirmer.random() < 0.2
         machine.configure_short_leases()
         if self.has_reserve:
             self.weights = [weight * (weight > 6 or self.attacher.random() < 0.4) for weight in self.weights]
@@ -759,6 +773,10 @@ class Walk:
         """Choose a task's name, or none."""
         return {"name": self.namer.choice(["n1", "n2"])} if self.has_names and self.namer.random() < 0.5 else {}
 
+    def behind(self) -> int:
+        """Choose how far a server's clock is behind the store's."""
+        return self.confirmer.choice([0, 1, 60_001, 60_050, 61_000, 10**6]) if self.is_ahead else 0
+
     def waits(self) -> dict[str, Any]:
         """Choose a task's longest waits, or none."""
         if self.retrier.random() < 0.8:
@@ -776,13 +794,13 @@ class Walk:
                 m.enqueue(tenant=choose(NAMES), ids=ids, window=window, more=more)
             case 1:
                 back = self.repeater.choice([0, 1, 2]) if self.repeater.random() < 0.15 else -1
-                m.claim(limit=self.random.randint(1, 6), seed=seed, back=back)
+                m.claim(limit=self.random.randint(1, 6), seed=seed, back=back, behind=self.behind())
             case 2:
                 m.settle(chosen=self.settlements(), seed=seed)
             case 3:
                 m.advance(ms=choose([0, 1, 1, 50, 50, 999, 1000, 1001, -5, 60_000, 60_000, 86_400_000, -100_000]))
                 if choose([True, True, False]):
-                    m.tick(ms=0, limit=choose([100, 3, 2, 1]))
+                    m.tick(ms=0, limit=choose([100, 3, 2, 1]), behind=self.behind())
             case 4:
                 m.operate(
                     verb=choose(["set_weight", "pause", "resume", "resume"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -25,10 +26,11 @@ class Claiming(Batching):
     most, late, late_each = 150, 64, 16
 
     def claim(
-        self, now: float, random_values: Iterator[float], worker: str, limit: int, slots: int = 0
+        self, now: float, random_values: Iterator[float], worker: str, limit: int, slots: int = 0,
+        witness: float = math.inf,
     ) -> list[tuple[str, int, int]]:
         """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number."""
-        now, limit = self.open(now), min(limit, self.most)
+        now, limit = self.open(now, witness), min(limit, self.most)
         self.claimed_bytes, self.returned = 0, []
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, first_lease_at(int(now)))
@@ -67,7 +69,7 @@ class Claiming(Batching):
         """
         task = self.records[p.id]
         run = self.runs.get(p.id) or Run(task.max_attempts)
-        is_late = 0 < task.expires_at <= now
+        is_late = 0 < task.expires_at <= now - self.ahead
         if self.claimed_bytes >= self.page or (is_late and self.late_of.total() >= self.late):
             self.unpick(p, is_returned=True)
             return True

@@ -73,7 +73,7 @@ class Enqueueing(Batching):
                 task = Task(t, start_at, expires_at, attempts, *asked, size=given.get("size", 2))
                 task.group = given.get("group", "")
                 task.retry_base, task.retry_cap = given.get("retry_base", 0), given.get("retry_cap", 0)
-                task.end_moves, task.created_at = bool(given.get("after_start")), now
+                task.end_moves = bool(given.get("after_start"))
                 task.name = given.get("name", "")
                 new[id] = task, given
                 if first:

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import asdict
 
-from fairq.model.checks import DERIVED
+from fairq.model.checks import COPY_MARK, DERIVED
 from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.fair_pick import FairPick
 from fairq.model.queue.feeds import Feeds
@@ -32,6 +32,7 @@ class Records(FairPick):
         self.stored_level: float = 0
         self.call_origin: float = 0
         self.goes_back = False
+        self.ahead: float = 0  # by how much the clock is ahead of what the caller's own clock confirms
         self.settings = dict(SETTINGS)
         self.last_lease: int = 0
         self.hungry = 0
@@ -61,8 +62,8 @@ class Records(FairPick):
         self.kept_until: float = 0  # the last of results and dedupe keys that outlive their tasks
         self.feeds = Feeds()
 
-    def open(self, now: float) -> float:
-        """Begin a call: time never goes back."""
+    def open(self, now: float, witness: float = math.inf) -> float:
+        """Begin a call: time never goes back. `witness` is the caller's own time."""
         self.touched, self.woken, self.readied, self.freed, self.cost = [], [], False, False, 0
         self.lowered_from, self.lowered_by = None, []
         back = self.now - now
@@ -70,6 +71,7 @@ class Records(FairPick):
         jump = max(0, now - self.now - self.longest_step(self.now)) if self.leases else 0
         last = now if self.goes_back else self.now + jump
         self.call_now = max(now, last)
+        self.ahead = max(0, self.call_now - witness - CLOCK_BACK_MS)
         self.call_origin = (self.origin or self.call_now) - (back if self.goes_back else 0) + jump
         self.clock, self.level = self.stored_clock, self.stored_level
         if not self.share and self.weight_sum > 0:
@@ -98,7 +100,7 @@ class Records(FairPick):
 
     def add_record(self, id: str, task: Task) -> None:
         """Keep a task's record."""
-        self.records[id] = task
+        self.records[id], task.created_at = task, self.call_now
         task.tenant.bytes += task.bytes(id)
 
     def drop_record(self, id: str) -> None:
@@ -184,16 +186,26 @@ class Records(FairPick):
         self.ended.setdefault(minute + more, []).append(id)
 
     def trim_marks(self, now: float, limit: int) -> bool:
-        """Forget ids that ended long enough ago; each minute that is over counts as one."""
-        previous = self.minute, len(self.marks)
+        """Forget ids that ended long enough ago, but copies that may be made anew; each minute counts as one."""
+        has_trimmed = False
         while limit > 0 and self.marks and (self.minute + 2) * MINUTE_MS <= now:
             ids = self.ended.get(self.minute, [])[:limit]
-            for id in ids:
-                del self.marks[id]
             self.ended[self.minute] = self.ended.get(self.minute, [])[limit:]
+            for id in ids:
+                if self.is_made_anew(id):
+                    self.ended.setdefault(math.floor(self.call_now / MINUTE_MS) + DERIVED_MINUTES, []).append(id)
+                else:
+                    del self.marks[id]
             limit -= len(ids) or 1
             self.minute += not ids
-        return previous != (self.minute, len(self.marks))
+            has_trimmed = True
+        return has_trimmed
+
+    def is_made_anew(self, id: str) -> bool:
+        """True if this is the id of a copy whose task is stored."""
+        original, _, copy = id.rpartition(COPY_MARK)
+        task = self.records.get(original)
+        return task is not None and copy.rpartition("-")[2] == f"{task.created_at:.0f}"
 
     def take_out(self, id: str) -> None:
         """Take a waiting task out of its place."""

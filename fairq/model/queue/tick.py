@@ -25,13 +25,14 @@ def first_of(times: Iterable[float]) -> float:
 class Ticking(Settling, Scheduling):
     """The verb that does what is due."""
 
-    def tick(self, now: float, limit: int) -> tuple[Any, ...]:
-        """Do what is due: the reply of `tick`."""
-        now = self.open(now)
+    def tick(self, now: float, limit: int, witness: float = math.inf) -> tuple[Any, ...]:
+        """Do what is due: the reply of `tick`. Nothing is deleted for good before its time by the witness's clock, too."""
+        now = self.open(now, witness)
+        sure = now - self.ahead
         times = self.due_times(now).items()
         due = max(1, sum(at <= now for job, at in times if job not in ("fires", "opening_changes")))
         part, ends = math.ceil(limit / due), math.ceil(min(limit, ENDS_PER_TICK) / due)
-        self.trim_ends(now, part)
+        self.trim_ends(sure, part)
         promoted, expired = self.promote(now, math.ceil(min(limit, MOVES_PER_TICK) / due)), self.expire(now, ends)
         lost = [id for _, at, ids in self.deadlines() if at <= self.at for id in ids][:ends]
         told: list[Any] = []
@@ -39,13 +40,13 @@ class Ticking(Settling, Scheduling):
             told += (id.encode(), self.runs[id].lease, self.runs[id].attempt)
             until = self.leases[id] + self.call_origin - self.runs[id].lasts
             self.settle_one("reap", id, self.runs[id].lease, None, "", "", now, iter(()), until)
-        trimmed = self.trim_dead(now, ends)
+        trimmed = self.trim_dead(now, sure, ends)
         self.unpark(first_by_score(self.parked, part, now))
         swept = self.sweep()
         self.cancel_members(now, min(ends, CHANGES_PER_CALL))
         self.finish_batches(now)
-        self.trim_batches(now, part)
-        swept |= self.trim_marks(now, 4 * part)
+        self.trim_batches(sure, part)
+        swept |= self.trim_marks(sure, 4 * part)
         if self.touched or swept:
             self.close(now)
         ready = sum(len(t.ready) for t in self.tenants.values())
@@ -59,17 +60,17 @@ class Ticking(Settling, Scheduling):
         has_too_many = len(self.dead) > self.settings["dead_keep"]
         waiting: dict[str, float] = {
             "due": first_of(self.due.values()),
-            "expiring": self.expiring.lowest,
+            "expiring": self.expiring.lowest + self.ahead,
             "leases": first_of(at for is_extended, at, _ in self.deadlines() if not is_extended) + self.call_origin,
             "extended": first_of(at for is_extended, at, _ in self.deadlines() if is_extended) + self.call_origin,
             "fires": first_of(self.due_at(field) for field in self.schedules),
-            "deaths": now if has_too_many else self.deaths.lowest + self.settings["dead_keep_ms"],
-            "completed": first_of(completed) + BATCH_KEEP_MS,
-            "ends": self.ends.lowest,
+            "deaths": now if has_too_many else self.deaths.lowest + self.settings["dead_keep_ms"] + self.ahead,
+            "completed": first_of(completed) + BATCH_KEEP_MS + self.ahead,
+            "ends": self.ends.lowest + self.ahead,
             "cancelling": first_of(self.cancelling.values()),
             "parked": first_of(self.parked.values()),
             "opening_changes": first_of(at for _, _, at in self.hours.values()),
-            "marks": (self.minute + 2) * MINUTE_MS if self.marks else math.inf,
+            "marks": (self.minute + 2) * MINUTE_MS + self.ahead if self.marks else math.inf,
             "sweep": now if self.sweeping or self.goes_back else math.inf,
         }
         return {job: at for job, at in waiting.items() if at < math.inf}
@@ -97,16 +98,16 @@ class Ticking(Settling, Scheduling):
 
     def expire(self, now: float, limit: int) -> int:
         """Bury waiting tasks whose window has closed."""
-        ids = self.expiring.first(limit, now)
+        ids = self.expiring.first(limit, now - self.ahead)
         for id in ids:
             del self.expiring[id]
             self.take_out(id)
             self.bury(id, "expired", now)
         return len(ids)
 
-    def trim_dead(self, now: float, limit: int) -> int:
+    def trim_dead(self, now: float, sure: float, limit: int) -> int:
         """Forget dead letters that are too old, and while there are too many the oldest of the tenant with most."""
-        ids = self.deaths.first(limit, now - self.settings["dead_keep_ms"])
+        ids = self.deaths.first(limit, sure - self.settings["dead_keep_ms"])
         trimmed = 0
         while True:
             for id in ids:
