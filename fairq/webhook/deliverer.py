@@ -148,7 +148,7 @@ class Deliverer:
             async with limiter:
                 yield
         finally:
-            if not limiter.borrowed_tokens and not limiter.statistics().tasks_waiting:
+            if not limiter.borrowed_tokens:
                 self.hosts.pop(host, None)
 
     async def _copy(self, task: Task, webhook: str) -> None:
@@ -166,7 +166,7 @@ class Deliverer:
             reason = f"{url.host} did not answer within {self.delivery.timeout:g} s"
         except AddressRefused as error:
             reason = error.message
-        except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
+        except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
             reason = f"{url.host} cannot be reached: {_cause(error)}"
         return Verdict("retry", reason=reason)
 

@@ -6,10 +6,14 @@ again, so a changing DNS answer (DNS rebinding) has no effect. TLS verifies the 
 Requests to different URLs never share a connection. The client takes what a receiver sends behind an answer for the
 next answer on that connection, and so it would decide what becomes of a task of another URL. To look for such bytes is
 not enough: those in a TLS record of their own show neither in the client nor at the socket.
+
+A chunk or an interim answer of a few bytes costs the client as much time as one of 64 KiB. So little is read at once,
+and others have their turn after it.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -21,6 +25,8 @@ from fairq.webhook.addresses import AddressRules
 from fairq.webhook.urls import Url
 
 ATTEMPT_S = 5.0  # for one of several addresses, before the next is tried
+READ_BYTES = 1_024  # at once
+ANSWER_BYTES = 1 << 19  # of one answer, its head and interim answers too; a result and a head have less
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
@@ -34,6 +40,41 @@ async def ask_system(host: str, port: int) -> list[str]:
 def place_of(url: Url) -> str:
     """Return what the HTTP client takes for the host: it keeps connections by scheme, this and port."""
     return url.host + url.target  # a target begins with the slash that no host has
+
+
+@define(eq=False)
+class MeteredStream(httpcore2.AsyncNetworkStream):
+    """A connection that reads READ_BYTES at once, and ANSWER_BYTES after each write."""
+
+    inner: httpcore2.AsyncNetworkStream
+    left: int = field(default=ANSWER_BYTES, init=False)
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Read what has come. Raises: ReadError, also if it is too much."""
+        data = await self.inner.read(min(max_bytes, READ_BYTES), timeout)
+        self.left -= len(data)
+        if self.left < 0:
+            raise httpcore2.ReadError(f"the answer has more than {ANSWER_BYTES} bytes")
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send all of it."""
+        self.left = ANSWER_BYTES
+        await self.inner.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self.inner.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> MeteredStream:
+        """Begin TLS on the connection."""
+        return MeteredStream(await self.inner.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        """Tell what the HTTP client asks of the socket."""
+        return self.inner.get_extra_info(info)
 
 
 @define(eq=False)
@@ -63,7 +104,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         for left, address in zip(range(len(addresses) - 1, -1, -1), addresses, strict=True):
             limit = ATTEMPT_S if left else None
             try:
-                return await self.inner.connect_tcp(address, port, limit, local_address, socket_options)
+                return MeteredStream(await self.inner.connect_tcp(address, port, limit, local_address, socket_options))
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 trouble = error
         raise trouble

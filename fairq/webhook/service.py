@@ -40,7 +40,7 @@ class WebhookService:
     _stopping: trio.Event = field(factory=trio.Event, init=False)
     _working: set[str] = field(factory=set, init=False)  # queues whose worker runs
     _leaving: set[str] = field(factory=set, init=False)  # those of them whose worker takes no more tasks
-    _ended: set[str] = field(factory=set, init=False)  # queues whose worker was drained, or has done its burst
+    _ended: set[str] = field(factory=set, init=False)  # served no more: stopped, drained, or their burst is over
 
     async def run(self, *, burst: bool = False, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled, stopped, or all workers were drained. Raises: as `Worker.run`.
@@ -60,6 +60,7 @@ class WebhookService:
     def stop(self) -> None:
         """Take no more tasks; `run` returns once the tasks it holds are settled."""
         self._stopping.set()
+        self._ended.update(self.workers)
         for queue in self._working:
             self._leave(queue)
 
@@ -69,9 +70,9 @@ class WebhookService:
 
     async def _serve(self, queue: str, burst: bool) -> None:
         async with open_plain_nursery() as nursery:
-            while not self._stopping.is_set() and queue not in self._ended:
+            while queue not in self._ended:
                 is_read = await self._read(queue)
-                is_active = self.registrations[queue].is_active and not self._stopping.is_set()
+                is_active = self.registrations[queue].is_active and queue not in self._ended
                 if is_active and queue not in self._working:
                     await nursery.start(self._work, queue, burst)
                 elif not is_active and queue in self._working:

@@ -1,4 +1,4 @@
-"""The webhook worker's logs, as data."""
+"""The webhook worker's logs, as data, and a real server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import pytest
 import structlog
 
 from tests.logs import captured_logs
+from tests.server.conftest import ada, operator, served, server_store
+
+__all__ = ["ada", "operator", "served", "server_store"]
 
 
 @pytest.fixture(autouse=True)

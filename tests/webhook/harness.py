@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -20,6 +21,7 @@ from fairq.webhook.urls import UrlTemplate
 
 from .receiver import MemoryNetwork, Receiver
 
+LOOPBACK = AddressRules.parse(["127.0.0.1"])
 PUBLIC, OTHER_PUBLIC = "93.184.216.34", "2606:2800:220:1::1"
 URL = "https://hooks.example/in"
 NOW = 1_700_000_000.0
@@ -97,4 +99,26 @@ async def bench(
         async with open_deliverer(find, evolve(DELIVERY, **settings).check(), checked, TLS, others) as deliverer:
             deliverer.clock = lambda: NOW
             yield Bench(deliverer, network, receiver)
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def listening(receiver: Receiver, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A receiver on a port of this machine; gives the port."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        if tls is None:
+            await receiver.handle(stream)
+            return
+        secure = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
+        try:
+            await secure.do_handshake()
+        except trio.BrokenResourceError:
+            await trio.aclose_forcefully(stream)
+        else:
+            await receiver.handle(secure)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        yield listeners[0].socket.getsockname()[1]
         nursery.cancel_scope.cancel()

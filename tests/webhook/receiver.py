@@ -46,6 +46,22 @@ async def ok(_: Request) -> Reply:
     return reply()
 
 
+def answering(answer: Reply | bytes) -> Answering:
+    """Answer always the same."""
+
+    async def always(_: Request) -> Reply | bytes:
+        await trio.lowlevel.checkpoint()
+        return answer
+
+    return always
+
+
+async def silent(_: Request) -> Reply:
+    """Never answer."""
+    await trio.sleep_forever()
+    raise AssertionError
+
+
 @define(eq=False)
 class Receiver:
     """Answers requests as the test wants, and keeps them; a reply of bytes is sent as it is and ends the connection."""
