@@ -115,7 +115,7 @@ class Fleet:
     count: int
     metrics_ports: Sequence[int] = ()  # one for each; none: there are no such listeners
     _children: set[trio.Process] = field(factory=set, init=False)
-    _is_stopping: bool = field(default=False, init=False)
+    _stopping: trio.Event = field(factory=trio.Event, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until all children have ended after `stop`. Raises: SettingsError if one cannot begin."""
@@ -130,7 +130,7 @@ class Fleet:
 
     async def stop(self) -> None:
         """Tell all children to drain and end; kill those that do not within the grace plus KILL_S."""
-        self._is_stopping = True
+        self._stopping.set()
         for child in self._children:
             child.send_signal(signal.SIGTERM)
         with trio.move_on_after(self.settings.grace + KILL_S):
@@ -148,7 +148,7 @@ class Fleet:
     async def _keep(self, settings: Settings, *, task_status: trio.TaskStatus[None]) -> None:
         """Run a child, and start another one when it dies."""
         again_s, is_first = RESTART_S, True
-        while not self._is_stopping:
+        while not self._stopping.is_set():
             began = trio.current_time()
             try:
                 why, is_ready = await self._run_child(settings, task_status if is_first else trio.TASK_STATUS_IGNORED)
@@ -157,11 +157,12 @@ class Fleet:
             if (why == UNFIT) if is_ready else is_first:
                 raise SettingsError(f"a server process ended: {why}; see its log")
             is_first, settings = False, evolve(settings, repair=False)
-            if self._is_stopping:
+            if self._stopping.is_set():
                 return
             again_s = RESTART_S if trio.current_time() - began > STEADY_S else min(2 * again_s, MAX_RESTART_S)
             log.error("server process died; starting another", why=why, in_s=again_s)
-            await trio.sleep(again_s)
+            with trio.move_on_after(again_s):
+                await self._stopping.wait()
 
     async def _run_child(self, settings: Settings, task_status: trio.TaskStatus[None]) -> tuple[str, bool]:
         """Run a child to its end; returns how it ended, and whether it was ever ready. Raises: OSError."""
@@ -173,7 +174,7 @@ class Fleet:
         self._children.add(child)
         is_ready = False
         try:
-            if self._is_stopping:
+            if self._stopping.is_set():
                 child.terminate()
             assert child.stdout is not None
             if await child.stdout.receive_some(len(READY)):

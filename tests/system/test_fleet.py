@@ -18,6 +18,7 @@ import pytest
 import redis
 import trio
 from attrs import evolve
+from structlog.testing import capture_logs
 
 from fairq.errors import SettingsError
 from fairq.server.fleet import Fleet, environment_of, part_of, serve_fleet, shared_listeners
@@ -189,6 +190,23 @@ async def test_a_child_that_begins_while_the_fleet_stops_ends_too(
             await nursery.start(fleet.run)
             opened[0].kill()
     assert [each.returncode for each in opened] == [-signal.SIGKILL, -signal.SIGTERM]
+
+
+async def test_a_fleet_that_waits_to_start_a_child_again_stops_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho ready\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setattr("fairq.server.fleet.RESTART_S", 3600.0)
+    monkeypatch.setattr("fairq.server.fleet.MAX_RESTART_S", 3600.0)
+    fleet = Fleet(Settings(), 1)
+    with capture_logs() as logs, trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(fleet.run)
+            await wait_until(lambda: [line["event"] for line in logs] == ["server process died; starting another"])
+            await fleet.stop()
 
 
 async def test_a_fleet_whose_program_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
