@@ -99,6 +99,7 @@ def worker(
         Those that die are started again.
     burst
         Exit when the worker holds no task and its queues have none ready. Delayed tasks and retries are not waited for.
+        Without a server for 30 s, exit with code 1.
     reload
         For development: restart when Python files below this directory change, after the running tasks finish.
     task_log
