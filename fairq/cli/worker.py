@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from traceback import print_exception
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -26,7 +27,8 @@ from fairq.cli.supervisor import (
 from fairq.cli.working import run_in, work_until_stopped
 from fairq.client.defaults import split_urls
 from fairq.client.loops import Loop, choose_loop
-from fairq.errors import Forbidden, SettingsError, Superseded, Unauthorized
+from fairq.client.tracebacks import frames_of_hook
+from fairq.errors import FairqError, Forbidden, SettingsError, Superseded, Unauthorized
 
 
 def load_app(path: str) -> Any:
@@ -99,6 +101,7 @@ def worker(
         Those that die are started again.
     burst
         Exit when the worker holds no task and its queues have none ready. Delayed tasks and retries are not waited for.
+        Without a server for 30 s, exit with code 1.
     reload
         For development: restart when Python files below this directory change, after the running tasks finish.
     task_log
@@ -144,6 +147,11 @@ def worker(
                 raise
             print(f"fairq: {error.message}", file=writer)
             return REFUSED
+        except Exception as error:
+            if isinstance(error, FairqError) or (frames := frames_of_hook(error.__traceback__)) is None:
+                raise
+            print_exception(type(error), error, frames, file=writer)
+            return 1
         if burst:
             counts = (
                 ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.counts.items())) or "nothing to do"

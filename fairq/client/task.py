@@ -47,15 +47,17 @@ class Reject(Exception):
 
 
 def _in_event_loop(method: F) -> F:
-    """Have a method that is awaited refuse threads, where it would never run."""
+    """Have a method that is awaited refuse threads, where it would never run, and count its calls until they run."""
 
     @wraps(method)
-    def call(*args: Any, **options: Any) -> Any:
+    def call(task: Task[Any], *args: Any, **options: Any) -> Any:
         from fairq.client.runtime import in_event_loop
 
         if not in_event_loop():
             raise RuntimeError(f"this is a thread: call anyio.from_thread.run(task.{method.__name__}, …)")
-        return method(*args, **options)
+        called = method(task, *args, **options)
+        task._links.unawaited += 1
+        return called
 
     return call  # type: ignore[return-value]
 
@@ -94,6 +96,7 @@ class Task(Generic[P]):
 
         As often as you like: at most once a second the newest is sent. From a thread: `anyio.from_thread.run`.
         """
+        self._links.unawaited -= 1
         self._report(later.tasks.FRACTION.check(fraction, "fraction"), later.tasks.PROGRESS_TEXT.check(text, "text"))
         import anyio.lowlevel
 
@@ -111,6 +114,7 @@ class Task(Generic[P]):
         From a thread: `anyio.from_thread.run(task.enqueue, queue, payload)`.
         Raises: as `Client.enqueue`; Forbidden when the lease is lost, or the worker's token may not use the queue.
         """
+        self._links.unawaited -= 1
         return await self._links.send(queue, payload, id, options)
 
     @lists_options

@@ -38,6 +38,13 @@ def own_frames(frames: TracebackType | None) -> TracebackType | None:
     return frames
 
 
+def frames_of_hook(frames: TracebackType | None) -> TracebackType | None:
+    """Skip the frames that lead to a function of on_startup; None if there was none."""
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") != "fairq.client.hooks":
+        frames = frames.tb_next
+    return own_frames(frames)
+
+
 def _is_machinery(module: object) -> bool:
     return isinstance(module, str) and any(module == name or module.startswith(f"{name}.") for name in _MACHINERY)
 

@@ -154,7 +154,8 @@ class Worker:
         `burst`: stop by itself when it holds nothing and a claim on its queues finds nothing; what is delayed, also for
         its next attempt, is not waited for.
         Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token;
-        Superseded when a worker that came later attached under this name; and what a function of on_startup raises.
+        Superseded when a worker that came later attached under this name; Unavailable when a burst has no server for
+        30 s, or is stopped before it had one; and what a function of on_startup raises.
         """
         from fairq.client.working import Working
 

@@ -32,7 +32,7 @@ from fairq.client.loops import fault_of
 from fairq.client.runtime import Event, Lot, Runtime
 from fairq.client.threads import Threads
 from fairq.client.watchdog import watching
-from fairq.errors import BadRequest, Closed, FairqError, Retryable, SettingsError
+from fairq.errors import BadRequest, Closed, FairqError, Retryable, SettingsError, Unavailable
 from fairq.groups import ungrouped
 from fairq.log import Log
 from fairq.model.checks import bare_id, check_int
@@ -87,7 +87,7 @@ class Working:
     cancelled: dict[tuple[str, str, int], str] = field(factory=dict, init=False)  # of `running`: `lost` or `cancelled`
     settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # what is told of the answer
     run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
-    fault: SettingsError | None = field(default=None, init=False)  # of the worker, not of a task: it ends
+    fault: FairqError | None = field(default=None, init=False)  # of the worker, not of a task: it ends
     rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     is_stopping: bool = field(default=False, init=False)
     has_rested: bool = field(default=False, init=False)  # no task has come since it was asked whether there are any
@@ -159,6 +159,9 @@ class Working:
                 runners.start_soon(self._stop_when_empty)
             await self.idle.wait()
             runners.cancel_scope.cancel()
+        if burst and self.driver.session.told_credit is None:  # it was never attached
+            trouble = self.driver.session.trouble or "no welcome"
+            self.fault = self.fault or Unavailable(f"no connection to the server ({trouble})")
 
     async def _give_all_back(self) -> None:
         """Give back what no handler has begun, and wait until the server knows how all the others ended."""
@@ -185,8 +188,7 @@ class Working:
         """Offer no place that an abandoned thread still has; while there is one, hold no task without a place."""
         if self.is_stopping:
             return
-        abandoned = self.threads.abandoned
-        if abandoned:
+        if abandoned := self.threads.abandoned:
             self._give_waiting_back()
         self.driver.session.credit = self.app.concurrency + (-abandoned if abandoned else self.app.prefetch)
         self.driver.wake_writer()
@@ -202,11 +204,12 @@ class Working:
                 call = session.request("idle", {}, self.runtime.current_time() + _ASK_S)
                 is_empty = (await self.driver.wait(call))["is_idle"]
             except FairqError as error:
-                if isinstance(error, Retryable):
+                if isinstance(error, Retryable) and not isinstance(error, Unavailable):
                     continue
-                if session.fatal:  # `run` raises it
-                    return
-                raise
+                if not session.fatal:  # `run` raises that
+                    self.fault = error
+                    self.stop()
+                return
             if is_empty and self.has_rested and not session.holding:  # a task that came may be there once more
                 self.stop()
 

@@ -293,6 +293,26 @@ def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server:
     assert fairq_here(*burst, cwd=tmp_path).out.startswith("nothing to do, in ")
 
 
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_startup_that_fails_is_told_without_our_own_frames(tmp_path: Path, kind: str, loop: str) -> None:
+    hook = f"\n@app.on_startup\n{kind} connect():\n    raise ConnectionRefusedError('no database')\n"
+    (tmp_path / "mail.py").write_text(APP + hook)
+    done = fairq_here("worker", "mail:app", "--token", "x", "--loop", loop, cwd=tmp_path)
+    assert done.code == 1
+    told = done.err[done.err.index("Traceback") :].splitlines()
+    assert [line.partition(", in ")[2] for line in told if line.startswith('  File "')] == ["connect"]
+    assert told[-1] == "ConnectionRefusedError: no database"
+
+
+def test_a_burst_without_a_server_ends_with_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairq.client.working._ASK_S", 0.05)
+    (tmp_path / "mail.py").write_text(APP)
+    url = f"ws://127.0.0.1:{stores.free_port()}"
+    done = fairq_here("worker", "mail:app", "--burst", "--url", url, "--token", "dev-worker", cwd=tmp_path)
+    one_line_error(done, 1, "no connection to the server")
+
+
 def test_a_worker_serves_the_queues_that_it_is_told(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(APP + "\napp.task('images')(print)\napp.task('sounds')(print)\n")
     for queue in ("emails", "images", "sounds"):

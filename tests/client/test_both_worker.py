@@ -144,6 +144,28 @@ async def test_what_a_handler_returns_and_nothing_runs_is_a_failed_attempt(servi
     assert ran == ["object"]
 
 
+@on_both
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+async def test_a_call_of_a_task_that_is_not_awaited_fails_the_attempt(service: Service) -> None:
+    app = service.worker()
+
+    @app.task("emails")
+    async def forgets_to_await(task: fairq.Task) -> None:
+        task.enqueue("images", 1)  # type: ignore[unused-coroutine]
+
+    @app.task("emails", name="awaits")
+    async def awaits(task: fairq.Task) -> None:
+        await task.progress(0.5)
+        with pytest.raises(BadRequest):
+            await task.enqueue("no such name", 1)
+        await task.enqueue("images", 1)
+
+    async with service.client() as client, working(app):
+        dead = await wait_state(await client.enqueue("emails", 1, max_attempts=1), "dead")
+        assert dead.error.endswith("forgets_to_await has called task.enqueue or task.progress without `await`")
+        await wait_state(await client.enqueue("emails", 1, name="awaits"), "done")
+
+
 async def yields(task: fairq.Task) -> Any:
     yield 1
 

@@ -9,9 +9,11 @@ import trio
 
 import fairq
 from fairq.errors import Unavailable
+from fairq.groups import ungrouped
 from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.run import Served
 from fairq.server.timers.ticker import Ticker
+from tests import stores
 from tests.logs import captured_logs
 from tests.server.clock import StoreClock
 from tests.server.harness import WORKER, Raw, Refused, raw, running, tenant, url_of
@@ -182,3 +184,22 @@ async def test_a_burst_outlasts_a_store_that_is_away_for_a_moment(
     failures.clear()
     await app.run(burst=True)
     assert failures
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+async def test_a_burst_without_a_server_says_so(monkeypatch: pytest.MonkeyPatch, is_stopped: bool) -> None:
+    app = fairq.Worker(f"ws://127.0.0.1:{stores.free_port()}", WORKER)
+    app.task("emails")(print)
+    if not is_stopped:
+        monkeypatch.setattr("fairq.client.working._ASK_S", 0.05)
+
+    async def burst() -> None:
+        with trio.fail_after(60), ungrouped():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: app.run(burst=True))
+                if is_stopped:
+                    await wait_until(lambda: hasattr(app, "_working") and app._working.driver.session.trouble != "")
+                    app.stop()
+
+    with pytest.raises(Unavailable, match="no connection to the server"):
+        await burst()
