@@ -26,7 +26,12 @@ class Claiming(Batching):
     most, late, late_each = 150, 64, 16
 
     def claim(
-        self, now: float, random_values: Iterator[float], worker: str, limit: int, slots: int = 0,
+        self,
+        now: float,
+        random_values: Iterator[float],
+        worker: str,
+        limit: int,
+        slots: int = 0,
         witness: float = math.inf,
     ) -> list[tuple[str, int, int]]:
         """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number."""
