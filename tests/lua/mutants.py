@@ -706,4 +706,47 @@ MUTANTS = [
         "if not lease or lease.lease ~= number or",
         "if not lease or lease.lease ~= number or lease.is_extended == 1 or",
     ),
+    # Found where claims are costly, and where clocks are behind.
+    Mutant(
+        "a claim goes on beyond its bound of late tasks",
+        " and #claim.late < LATE_PER_CALL and call.costly",
+        " and call.costly",
+    ),
+    Mutant(
+        "a claim buries more late tasks than it may",
+        "claim.bytes < PAGE_BYTES and #claim.late < LATE_PER_CALL then",
+        "claim.bytes < PAGE_BYTES then",
+    ),
+    Mutant(
+        "a round of picks has no bound of costly tenants",
+        " and queue.servable > 0 and call.costly < COSTLY_PER_CALL do",
+        " and queue.servable > 0 do",
+    ),
+    Mutant("tenants with groups cost nothing", "call.costly = call.costly + 1 end", "call.costly = call.costly end"),
+    Mutant(
+        "a tenant with groups costs in each round",
+        "if call.touched[account.tag] == nil and accounts.has_groups",
+        "if accounts.has_groups",
+    ),
+    Mutant("a copy that may be made anew is forgotten", "is_made_anew(call, id) and again or gone", "gone"),
+    Mutant("what a handler enqueues is forgotten soon", " and long_kept or short_kept, id)", " and short_kept, id)"),
+    Mutant(
+        "a claim finds tasks late by a clock that nobody confirms",
+        "expires_at <= call.sure then",
+        "expires_at <= call.now then",
+    ),
+    Mutant(
+        "tasks expire by a clock that nobody confirms",
+        "'expiring', '-inf', call.sure,",
+        "'expiring', '-inf', call.now,",
+    ),
+    Mutant(
+        "letters go by a clock that nobody confirms", "call.sure - queue.dead_keep_ms", "call.now - queue.dead_keep_ms"
+    ),
+    Mutant("batches go by a clock that nobody confirms", "call.sure - BATCH_KEEP_MS", "call.now - BATCH_KEEP_MS"),
+    Mutant(
+        "marks go by a clock that nobody confirms",
+        "next_trim_at(queue) <= call.sure",
+        "next_trim_at(queue) <= call.now",
+    ),
 ]

@@ -26,7 +26,7 @@ class Ticking(Settling, Scheduling):
     """The verb that does what is due."""
 
     def tick(self, now: float, limit: int, witness: float = math.inf) -> tuple[Any, ...]:
-        """Do what is due: the reply of `tick`. Nothing is deleted before its time by the witness's clock, too."""
+        """Do what is due: the reply of `tick`. What goes for good waits for the witness's clock, too."""
         now = self.open(now, witness)
         sure = now - self.ahead
         times = self.due_times(now).items()
