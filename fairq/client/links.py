@@ -37,7 +37,7 @@ class Links:
     enqueue: Callable[[str, NewTask], Awaitable[str]] = _nowhere
     found: list[Link] = field(factory=list, init=False)
     is_over: bool = field(default=False, init=False)
-    unawaited: int = field(default=0, init=False)  # calls of the task's methods that nothing has awaited
+    unawaited: int = field(default=0, init=False)  # calls of `Task.enqueue` that nothing has awaited
     _calls: dict[str, int] = field(factory=dict, init=False)  # by target
 
     def _next_id(self, target: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from attrs import field, frozen
@@ -46,8 +46,8 @@ class Reject(Exception):
     """Raised by a handler: this task can never succeed; it becomes a dead letter at once."""
 
 
-def _in_event_loop(method: F) -> F:
-    """Have a method that is awaited refuse threads, where it would never run, and count its calls until they run."""
+def _in_event_loop(method: F, *, must_run: bool = False) -> F:
+    """Have a method that is awaited refuse threads, where it would never run; `must_run`: count calls until they do."""
 
     @wraps(method)
     def call(task: Task[Any], *args: Any, **options: Any) -> Any:
@@ -56,7 +56,7 @@ def _in_event_loop(method: F) -> F:
         if not in_event_loop():
             raise RuntimeError(f"this is a thread: call anyio.from_thread.run(task.{method.__name__}, …)")
         called = method(task, *args, **options)
-        task._links.unawaited += 1
+        task._links.unawaited += must_run
         return called
 
     return call  # type: ignore[return-value]
@@ -96,14 +96,13 @@ class Task(Generic[P]):
 
         As often as you like: at most once a second the newest is sent. From a thread: `anyio.from_thread.run`.
         """
-        self._links.unawaited -= 1
         self._report(later.tasks.FRACTION.check(fraction, "fraction"), later.tasks.PROGRESS_TEXT.check(text, "text"))
         import anyio.lowlevel
 
         await anyio.lowlevel.checkpoint()
 
     @lists_options
-    @_in_event_loop
+    @partial(_in_event_loop, must_run=True)
     async def enqueue(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
         """Enqueue a task for the same tenant, now; returns its id, or that of the task which is there already.
 
