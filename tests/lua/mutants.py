@@ -736,14 +736,8 @@ MUTANTS = [
         "expires_at <= call.now then",
     ),
     Mutant(
-        "tasks expire by a clock that nobody confirms",
-        "'expiring', '-inf', call.sure,",
-        "'expiring', '-inf', call.now,",
-    ),
-    Mutant(
         "letters go by a clock that nobody confirms", "call.sure - queue.dead_keep_ms", "call.now - queue.dead_keep_ms"
     ),
-    Mutant("batches go by a clock that nobody confirms", "call.sure - BATCH_KEEP_MS", "call.now - BATCH_KEEP_MS"),
     Mutant(
         "marks go by a clock that nobody confirms",
         "next_trim_at(queue) <= call.sure",
