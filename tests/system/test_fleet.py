@@ -117,7 +117,7 @@ async def test_children_that_cannot_begin_again_are_started_until_they_can(
 ) -> None:
     store, log = durable_store(), "server process died; starting another"
     with trio.fail_after(120):
-        server = world.serve("--store", store.url, "--store-timeout", "3", "--processes", "2")
+        server = world.serve("--store", store.url, "--store-timeout", "5", "--processes", "2")
         url = await server.wait_url()
         first = servers_of(server.pid)
         store.kill()
