@@ -75,7 +75,7 @@ class _CreditExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         if self.session.refused(error, now):
-            self.session.told_credit = None
+            self.session.told_credit = -1
 
 
 @define(eq=False)
@@ -106,7 +106,7 @@ class WorkerSession(ClientSession):
     started_at_ms: int = 0  # 0: its name is not kept across restarts
     settled: Callable[[str, Sequence[Settlement], Sequence[str]], None] = _ignore  # queue, outcomes
     dropped: Callable[[str, Settlement, FairqError], None] = _ignore  # queue, what is invalid, why
-    told_credit: int | None = field(default=None, init=False)  # the credit last sent to the server
+    told_credit: int | None = field(default=None, init=False)  # last sent; None: it never attached, -1: it was refused
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)
     held: dict[str, dict[str, _Held]] = field(factory=dict, init=False)  # by queue and id

@@ -150,7 +150,7 @@ def test_the_end_of_all_is_waited_for_and_is_the_exit_code(
     with Acker(server, "reject"):
         done = requests(commands, path, "--wait", "30")
     assert done.code == 1
-    assert done.err == "120 requests, 120 tasks: 0 done, 120 dead, 0 cancelled\n"
+    assert done.err.splitlines()[-1] == "120 requests, 120 tasks: 0 done, 120 dead, 0 cancelled"
     late = requests(commands, write(tmp_path / "file", "1:a\n1:b\n"), "--id", "late", "--wait", "0.1")
     assert late.code == 1
     assert "to wait again, repeat the command with --id late" in late.err

@@ -23,7 +23,8 @@ from tests.server.harness import OPERATOR, tenant
 from tests.store.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 30.0
+START_SECONDS = 240.0  # a process that has ended is not waited for
+ENQUEUE_SECONDS = 50.0  # less than the minute for which a queue remembers the id of a task that is done
 
 
 @define(eq=False)
@@ -168,7 +169,9 @@ class Producer:
     attempted: set[str] = field(factory=set)
     acknowledged: set[str] = field(factory=set)
 
-    async def enqueue(self, id: str, *, first: float | str = 0, then: float | str = 0, timeout: float = 30.0) -> bool:
+    async def enqueue(
+        self, id: str, *, first: float | str = 0, then: float | str = 0, timeout: float = ENQUEUE_SECONDS
+    ) -> bool:
         """Enqueue one task for tests/system/app.py; returns whether it was acknowledged."""
         self.attempted.add(id)
         try:

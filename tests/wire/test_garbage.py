@@ -18,7 +18,7 @@ from fairq.wire.worker_session import WorkerSession
 
 from .ends import WELCOME, End
 
-LATER_S = 11.0  # all that was due is done, and the connection is not dead yet
+LATER_S = 11.0  # after the deadlines of the calls, and before the connection is taken for dead
 REFS = 9
 
 NUMBERS = [-(2**63), -1, 0, 1, 2, 2**31, 2**64 - 1, -0.5, 1e308]
