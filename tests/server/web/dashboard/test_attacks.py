@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from html.parser import HTMLParser
 from itertools import product
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import structlog
@@ -17,7 +19,7 @@ from fairq.server.web.dashboard.actions import ACTIONS
 from fairq.server.web.dashboard.pages import PAGES
 from fairq.server.web.dashboard.sessions import COOKIE
 from fairq.wire.terms import Role
-from tests.server.harness import WORKER, raw, tenant
+from tests.server.harness import OPERATOR, WORKER, raw, tenant
 
 from .harness import FORM, Raw, Site, busy, fields_of, text_of, visited
 from .test_live import following
@@ -55,6 +57,70 @@ async def test_an_error_cannot_end_a_message_of_a_stream_and_begin_another(
         assert lines[-2:] == ["", ""]
         assert all(line.startswith("data: ") for line in lines[:-2]), [each for each in lines if "data" not in each]
         assert any("event: left" in line for line in lines)  # as text
+
+
+TAGS = "</td>\"'><script>alert(1)</script><img src=x onerror=alert(1)>"
+RIGHT_TO_LEFT = "\u05e9\u05dc\u05d5\u05dd"
+LOOKS = (
+    "/", "/queues", "/queues/q", "/tenants?queue=q", "/queues/q/tenants/ada", "/queues/q/tasks/ada/bad",
+    "/queues/q/tasks/ada/runs", "/queues/q/tasks/ada/waits", "/attempts?queue=q", "/dead?queue=q", "/audit", "/tokens",
+    "/workers/w1", "/search?text=said",
+)  # fmt: skip
+REFLECTIONS = (
+    "/attempts?queue=q&state=T&tenant=T&name=T&error=T", "/dead?queue=q&tenant=T&reason=T&error=T",
+    "/dead?queue=q&error=T", "/search?text=T", "/audit?queue=T&tenant=T&verb=T&token=T&by=T", "/sign-in?next=T", "/T",
+    "/queues/T", "/workers/T", "/queues/q/tenants/T", "/queues/q/task?id=T", "/do/replay?queue=q&error=T",
+    "/do/weight?queue=q&tenant=T", "/do/drain?worker=T", "/tenants?queue=T&sort=T", "/?queue=T&period=T",
+)  # fmt: skip
+
+
+class Elements(HTMLParser):
+    """What a browser would make of a page: its scripts, and the attributes that would run one."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.scripts, self.texts = list[str](), list[str]()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note what runs."""
+        given = dict(attrs)
+        if tag == "script":
+            self.scripts.append(given.get("src") or "inline")
+        self.scripts += [name for name in given if name.startswith("on")]
+        self.scripts += [to for to in (given.get("href"), given.get("src")) if to and to.startswith("javascript")]
+
+    def handle_data(self, data: str) -> None:
+        """Note what is read."""
+        self.texts.append(data)
+
+
+async def test_what_others_write_is_text_on_every_page(server_store: str) -> None:
+    text = f"said {TAGS} {RIGHT_TO_LEFT} " + "long " * 300
+    named = {"name": TAGS, "group": TAGS[:60] + RIGHT_TO_LEFT, "payload": {text: [text]}, "max_attempts": 1}
+    async with (
+        visited(server_store) as site,
+        raw(site.served, WORKER) as worker,
+        raw(site.served, OPERATOR) as operator,
+    ):
+        async with raw(site.served, tenant("ada")) as ada:
+            await ada.ask("enqueue", queue="q", tasks=[{"id": id, **named} for id in ("bad", "runs", "waits")])
+        await operator.ask("add_webhook", queue="q", url=f"https://a.example/{TAGS.replace(' ', '')}", name=TAGS)
+        await operator.create_token(Role.VIEWER, label=TAGS)
+        await worker.attach("q", name="w1", credit=2)
+        bad, runs = await worker.pushed(2)
+        report = {"id": runs["full_id"], "lease": runs["lease"], "fraction": 0.5, "text": TAGS}
+        await worker.ask("progress", queue="q", reports=[report])
+        await worker.settle("q", "nack", bad, error=text, traceback=text)
+        shown = list[str]()
+        for path in [*LOOKS, *(each.replace("T", quote(TAGS, safe="")) for each in REFLECTIONS)]:
+            answer = await site.browser.get(path, headers={"Accept": "text/html"})
+            assert answer.headers["content-type"].startswith("text/html"), path
+            page = Elements(answer.text)
+            assert answer.status_code < 500, path
+            assert [each for each in page.scripts if not each.startswith("/static/")] == [], path
+            shown += page.texts if path in LOOKS else []
+        assert sum("onerror=alert(1)" in each for each in shown) >= 10
 
 
 PATHS = ("/", "/live/queues", "/sign-in", "/static/fairq.js", "/metrics", "/do/weight?queue=q")
