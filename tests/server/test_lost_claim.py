@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from fairq.errors import OutcomeUnknown
 from fairq.model.queues import Tick
-from fairq.model.tasks import Lease
+from fairq.model.tasks import Action, Lease
 from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.timers.ticker import Ticker
@@ -77,6 +77,30 @@ async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.test
     assert [again for _, again in store.asked] == [False, True, False]
     assert store.asked[0][0] == store.asked[1][0] != store.asked[2][0]
     assert set(worker.account.held) == {("mail", lease.id) for lease in LEASES}
+
+
+@define(eq=False)
+class LateStore(ForgetfulStore):
+    """Is asked again when two of the tasks have expired."""
+
+    given_back: list[str] = field(factory=list)
+
+    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+        claim = await ForgetfulStore.claim(self, queue, name, limit, again=again)
+        ends = (0, 1000, 1001, 999)
+        leases = [LEASES[0]._replace(id=f"until-{end}", expires_at_ms=end) for end in ends if again]
+        return claim._replace(leases=leases, now_ms=1000)
+
+    async def give_back(self, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
+        self.given_back += [f"{action} {id}" for id, _, _ in leases]
+
+
+async def test_no_task_begins_that_has_expired_since_its_claim_was_lost(autojump_clock: trio.testing.MockClock) -> None:
+    store = LateStore()
+    worker = Recorder(WorkerAccount(10))
+    await dispatch(store, worker)
+    assert store.given_back == ["release until-1000", "release until-999"]
+    assert set(worker.account.held) == {("mail", "until-0"), ("mail", "until-1001")}
 
 
 @define(eq=False)

@@ -67,7 +67,7 @@ class Claiming:
     _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _is_notified: bool = field(default=False, init=False)  # since the claim under way has left
     _left_at: float = field(default=0.0, init=False)  # when `step` was asked last, so when the claim under way has left
-    next_at: float = field(default=0.0, init=False)  # when a claim leaves for less than half of the credit
+    _next_at: float = field(default=0.0, init=False)  # when a claim leaves for less than half of the credit
 
     def notify(self) -> None:
         """Note that there may be work."""
@@ -75,7 +75,7 @@ class Claiming:
 
     def places(self, offered: int, now: float) -> float:
         """Return how many places must be free for a claim to leave now: half of the credit, until its time comes."""
-        return 1 if now >= self.next_at else min(offered / 2, MOST_TASKS)
+        return 1 if now >= self._next_at else min(offered / 2, MOST_TASKS)
 
     def cover(self, tasks: int, free: int, offered: int, now: float) -> bool:
         """Count tasks that are about to be enqueued; returns whether a claim for all of them leaves in this turn."""
@@ -114,7 +114,7 @@ class Claiming:
         if not room:
             return Step.SLEEP, inf
         if not self._promised and room < self.places(offered, now):
-            return Step.SLEEP, self.next_at
+            return Step.SLEEP, self._next_at
         return Step.CLAIM, now
 
     def wanted(self, offered: int) -> int:
@@ -136,7 +136,7 @@ class Claiming:
         If so, and the queue is not empty, the caller notifies the other servers.
         """
         self.phase = Phase.BUSY
-        self.next_at = now + min(max(PACE_S, now - self._left_at), MAX_PACE_S)
+        self._next_at = now + min(max(PACE_S, now - self._left_at), MAX_PACE_S)
         self.is_empty = is_short and not self._is_notified
         self._expected = 0 if self.is_empty else None
         return self._was_first

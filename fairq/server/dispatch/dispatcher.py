@@ -244,7 +244,8 @@ class Dispatcher:
             self._claims += 1
         name = f"{self.name}/{self._claims}"
         try:
-            return await self.store.claim(self.queue, name, wanted, slots=self.slots, again=again)
+            claim = await self.store.claim(self.queue, name, wanted, slots=self.slots, again=again)
+            return await self._without_late(claim) if again else claim
         except Deleting:
             self.claiming.failed(is_deleted=True)
             return None
@@ -256,6 +257,14 @@ class Dispatcher:
             self.claiming.failed()
             log.warning("claim failed", queue=self.queue, error=error.message)
             return None
+
+    async def _without_late(self, claim: Claim) -> Claim:
+        """Give back the tasks that have expired since a claim was carried out: the store buries them."""
+        late = [each for each in claim.leases if 0 < each.expires_at_ms <= claim.now_ms]
+        if not late:
+            return claim
+        await give_back(self.store, self.queue, [(each.id, each.lease, 0) for each in late], "release")
+        return claim._replace(leases=[each for each in claim.leases if each not in late])
 
     def _note(self, claim: Claim, now: float) -> None:
         """Note what a claim says about times and the queue."""
