@@ -34,7 +34,7 @@ class Proposed:
     traffic: Annotated[Of, Parameter(help="How many times as many tasks come, as acme=2.")] = None
     slots: Annotated[int | None, Parameter(help="Slots of all workers together.")] = None
     share: Annotated[str | None, Parameter(help="What is shared: time or count.")] = None
-    reserve: Annotated[int | None, Parameter(help="Percentage of the slots to keep for tenants with nothing running.")] = (
+    reserve: Annotated[int | None, Parameter(help="Percentage of slots to keep for tenants with nothing running.")] = (
         None
     )
 
@@ -44,7 +44,7 @@ def simulate(
     *,
     period: Period = "1h",
     proposed: Proposed | None = None,
-    run_time: Annotated[float | None, Parameter(help="Seconds that a task runs; needed where the queue's share is count.")] = None,
+    run_time: Annotated[float | None, Parameter(help="Seconds that a task runs; needed where share is count.")] = None,
     json: Json = False,
     server: Server | None = None,
 ) -> None:
