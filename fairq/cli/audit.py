@@ -37,9 +37,9 @@ def audit(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Show what operators have changed: when, which token from where, what, and what it was until then.
+    """Show what operators have changed: when, by which token, from where, what, and the value before.
 
-    The newest are shown first, and those that have begun and not ended on top: their server may have died. With
+    The newest come first; above them, changes that have begun and not ended: their server may have died. With
     --follow, each change is one line, and with --json one JSON document.
 
     Example: `fairq audit --queue emails --tenant acme --since 2h`
@@ -55,11 +55,11 @@ def audit(
     verb
         Only changes of this kind, such as set_weight.
     since
-        Only changes at most so old, such as 2h or 7d.
+        How far back to look, such as 2h or 7d.
     by_tenants
         Show what tenants have set themselves, such as schedules.
     count
-        How many are shown at most.
+        Changes to show at most.
     follow
         Then print new changes as they end or become unknown, until interrupted.
     """
@@ -101,7 +101,7 @@ def audit(
 def _show(changes: list[Change], as_json: bool) -> None:
     columns = {
         "at": "at", "who": "token", "address": "from", "verb": "change", "of": "of", "new": "to",
-        "previous": "until then", "outcome": "outcome",
+        "previous": "before", "outcome": "outcome",
     }  # fmt: skip
     rows = [asdict(change) if as_json else _row(change) for change in changes]
     print_rows("changes", columns, rows, empty="nothing was changed", rare=("new",), json=as_json)

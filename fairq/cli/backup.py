@@ -52,6 +52,6 @@ def backup(
     if as_json:
         print_json(told)
     elif told["verified"]:
-        print(f"{file}: {told['bytes']:,} bytes, verified: {told['queues']:,} queues, {told['tasks']:,} tasks")
+        print(f"{file}: {told['bytes']:,} bytes, verified; queues: {told['queues']:,}, tasks: {told['tasks']:,}")
     else:
         print(f"{file}: {told['bytes']:,} bytes, not verified")

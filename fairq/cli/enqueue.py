@@ -98,7 +98,7 @@ def enqueue(
     _check_source(payload, lines, requests)
     given = flags or TaskFlags()
     if (lines or requests) is not None and tenant is not None:
-        raise BadRequest("--tenant does not go with a file", field="tenant")
+        raise BadRequest("--tenant does not go with a file: use a token of that tenant", field="tenant")
     if (lines or requests) is not None and given.dedupe_key is not None:
         raise BadRequest("--dedupe-key does not go with a file: only the first task would be made", field="dedupe_key")
     if requests is not None and (dedupe_payload or given.dedupe_period is not None):

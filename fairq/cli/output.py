@@ -88,7 +88,7 @@ def _paragraph(columns: Mapping[str, str], row: Mapping[str, Any]) -> Iterator[s
     yield first
     for heading, cell in others:
         if cell:
-            yield f"  {heading}: {cell}".replace("\n", "\n    ")
+            yield f"  {heading}{': ' * bool(heading)}{cell}".replace("\n", "\n    ")
 
 
 def print_fields(title: str, row: Mapping[str, Any], *, json: bool) -> None:
@@ -121,7 +121,7 @@ def make_table(
         return empty
     if lines is not None and (most := max(1, lines - _FRAME_LINES)) < len(rows):
         title, rows = f"{title}: {most:,} of {len(rows):,}", rows[:most]
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=title, title_justify="left", header_style="bold", show_header=any(columns.values()))
     columns = _without_rare(columns, rows, rare)
     for key, heading in columns.items():
         is_number = key.endswith("_part") or (

@@ -53,4 +53,4 @@ def restore(
         print_json({**asdict(found.header), **asdict(counts), "restored": not check})
     else:
         done = "can be restored" if check else "restored"
-        print(f"{file}: {done}: {counts.queues:,} queues, {counts.tasks:,} tasks, of {found.header.made_at}")
+        print(f"{file}: {done}, of {found.header.made_at}; queues: {counts.queues:,}, tasks: {counts.tasks:,}")

@@ -34,7 +34,7 @@ class Proposed:
     traffic: Annotated[Of, Parameter(help="How many times as many tasks come, as acme=2.")] = None
     slots: Annotated[int | None, Parameter(help="Slots of all workers together.")] = None
     share: Annotated[str | None, Parameter(help="What is shared: time or count.")] = None
-    reserve: Annotated[int | None, Parameter(help="Per cent of the slots kept for tenants with nothing running.")] = (
+    reserve: Annotated[int | None, Parameter(help="Percentage of slots to keep for tenants with nothing running.")] = (
         None
     )
 
@@ -44,14 +44,14 @@ def simulate(
     *,
     period: Period = "1h",
     proposed: Proposed | None = None,
-    run_time: Annotated[float | None, Parameter(help="Seconds that a task runs; needed if tasks are shared.")] = None,
+    run_time: Annotated[float | None, Parameter(help="Seconds that a task runs; needed where share is count.")] = None,
     json: Json = False,
     server: Server | None = None,
 ) -> None:
     """Predict shares and waiting times under other weights, limits or slots; nothing is changed.
 
     What came in the period, and how long it ran, is put through a model of the fair pick twice: as the queue is set up
-    now, and as proposed. `measured` is what then happened: where the model of today differs, distrust the prediction.
+    now, and as proposed. `measured` is what happened: where the model of today differs, distrust the prediction.
 
     Example: `fairq simulate emails --weight acme=4 --max-running globex=10 --slots 40`
 

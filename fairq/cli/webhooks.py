@@ -34,7 +34,7 @@ def add(
     fan_out: Annotated[bool, Parameter(negative=())] = False,
     server: Server | None = None,
 ) -> None:
-    """Register a webhook, or change the one with this URL and name; running webhook workers take it up in a second.
+    """Register a webhook, or change the one with this URL and name; running webhook workers take it up within a second.
 
     Example: `fairq webhooks add emails https://example.com/tasks --name welcome`
 

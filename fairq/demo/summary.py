@@ -77,8 +77,8 @@ def print_summary(console: Console, report: Report, next_steps: str = "") -> Non
     )
     console.print(_contrast_table(report))
     console.print(
-        "In all, both take about as long: the work is the same, only its order is not. A difference here is what else "
-        "the machine did.",
+        "Both take about as long in all: the work is the same, only its order differs. Any difference here comes from "
+        "other load on the machine.",
         highlight=False,
     )
     console.print(

@@ -49,8 +49,11 @@ def as_error(reply: Exception) -> FairqError:
 
 
 def cause_of(error: BaseException) -> str:
-    """Say why a node does not answer."""
-    return str(error) or str(error.__cause__ or "no answer in time")
+    """Say why a node does not answer: of several attempts to connect, the first."""
+    cause = error.__cause__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return str(cause or error) or "no answer in time"
 
 
 pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # writes a command

@@ -187,7 +187,7 @@ async def _libraries(call: Ask) -> list[Finding]:
         return [Finding("warning", "library", error.message, "allow FUNCTION in the user's ACL")]
     others = [name for name in names if name != library.name()]
     if others:
-        told = f"{len(others)} function libraries of other versions: {', '.join(others)}"
+        told = f"function libraries of other versions: {', '.join(others)}"
         remedy = "fairq doctor --prune deletes them; a server that still runs one loads it again"
         return [Finding("warning", "library", told, remedy)]
     return [Finding("ok", "library", f"{library.name()}" if names else "none yet: a server loads it at its start")]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from fairq.cli.dead import _COLUMNS
-from fairq.cli.output import print_rows
+from fairq.cli.output import print_fields, print_rows
 
 from .harness import Terminal
 
@@ -19,14 +21,20 @@ LETTER: dict[str, Any] = {
 }  # fmt: skip
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, columns: int, *rows: dict[str, Any], rare: tuple[str, ...] = ()) -> str:
-    """What a terminal of so many columns shows of dead letters."""
+def shown(monkeypatch: pytest.MonkeyPatch, columns: int, show: Callable[[], None]) -> str:
+    """What a terminal of so many columns shows."""
     terminal = Terminal()
     with monkeypatch.context() as patch:
         patch.setenv("COLUMNS", str(columns))
         patch.setattr(sys, "stdout", terminal)
-        print_rows("dead letters of emails", _COLUMNS, rows, empty="none", rare=rare)
+        show()
     return re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, columns: int, *rows: dict[str, Any], rare: tuple[str, ...] = ()) -> str:
+    """What a terminal of so many columns shows of dead letters."""
+    letters = partial(print_rows, "dead letters of emails", _COLUMNS, rows, empty="none", rare=rare)
+    return shown(monkeypatch, columns, letters)
 
 
 def test_a_table_without_room_is_a_paragraph_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,9 +60,17 @@ globex/0198c5a0-7f3e-7c11-a2b4-5d6e7f809101
 
 def test_a_table_with_room_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns, letter in ((200, LETTER), (80, {**LETTER, "id": "short"})):
-        shown = printed(monkeypatch, columns, letter)
-        assert "┃ reason" in shown
-        assert max(map(len, shown.splitlines())) <= columns
-        assert "ConnectionError:" in shown
+        told = printed(monkeypatch, columns, letter)
+        assert "┃ reason" in told
+        assert max(map(len, told.splitlines())) <= columns
+        assert "ConnectionError:" in told
     assert "attempts" not in printed(monkeypatch, 80, {**LETTER, "attempts": 0}, rare=("attempts",))
     assert printed(monkeypatch, 80).strip() == "none"
+
+
+def test_fields_have_no_headings(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = partial(print_fields, "letter", {"id": "globex/1", "tenant": "globex"}, json=False)
+    assert [line.rstrip() for line in shown(monkeypatch, 80, fields).splitlines()] == [
+        "letter", "┌────────┬──────────┐", "│ id     │ globex/1 │", "│ tenant │ globex   │", "└────────┴──────────┘",
+    ]  # fmt: skip
+    assert shown(monkeypatch, 12, fields) == "letter\nid\n  globex/1\ntenant\n  globex\n"

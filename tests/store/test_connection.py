@@ -19,7 +19,7 @@ from fairq.sockets import send_now
 from fairq.store import connection as module
 from fairq.store.address import Address
 from fairq.store.connection import Connection, Subscription
-from fairq.store.dial import Redirected, as_error, ask_once
+from fairq.store.dial import Redirected, as_error, ask_once, cause_of
 from fairq.taskless import Taskless
 from tests import stores
 from tests.logs import captured_logs
@@ -45,6 +45,15 @@ async def call_outcome(connection: Connection, *command: str | bytes, into: list
         into.append(await connection.call(*command))
     except FairqError as error:
         into.append(type(error))
+
+
+async def test_why_no_connection_is_made_is_told() -> None:
+    with pytest.raises(OSError, match="all attempts") as caught:
+        await trio.open_tcp_stream("127.0.0.1", stores.free_port())
+    assert "Connection refused" in cause_of(caught.value)
+    error = OSError("all attempts failed")
+    error.__cause__ = ExceptionGroup("of several addresses", [OSError("no route"), OSError("refused")])
+    assert cause_of(error) == "no route"
 
 
 async def test_a_thousand_concurrent_calls_share_few_writes_and_each_gets_its_own_reply(

@@ -71,7 +71,9 @@ class Auth:
 
     async def identify(self, token: str) -> Identity:
         """Return the identity of a token. Raises: Unauthorized, TokenExpired; Unavailable without the store."""
-        if self.is_dev and token.startswith("dev-"):
+        if token.startswith("dev-"):
+            if not self.is_dev:
+                raise Unauthorized("unknown token: dev- tokens are for a server with --dev")
             return self._identify_dev(token)
         return await self.identify_hashed(token_id(token), hash_token(token))
 

@@ -63,8 +63,8 @@ async def test_who_may_not_sign_in_is_told_why(server_store: str) -> None:
     async with visited(server_store, **STRICT) as site:
         _, worker = await token_for(site, Role.WORKER)
         for token, status, said in (
-            ("nonsense", 401, "unknown token"), ("", 401, "unknown token"), ("dev-operator", 401, "unknown token"),
-            (worker, 403, "for tokens of operators and viewers"),
+            ("nonsense", 401, "unknown token"), ("", 401, "unknown token"),
+            ("dev-operator", 401, "are for a server with --dev"), (worker, 403, "for tokens of operators and viewers"),
         ):  # fmt: skip
             told = await sign_in(site, token)
             assert told[0] == status, told
