@@ -23,7 +23,7 @@ from tests.server.harness import OPERATOR, tenant
 from tests.store.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 @define(eq=False)
