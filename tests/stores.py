@@ -26,7 +26,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 HOST = "127.0.0.1"
-START_SECONDS = 15.0
+START_SECONDS = 60.0
 DEFAULT_IMAGE = "redis:7"
 PASSWORD = "fairq-in-tests"
 ACL = Path(__file__).parents[1] / "deploy" / "redis.acl"

@@ -23,7 +23,7 @@ from fairq.model.tasks import NewTask, Settlement
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, running, tenant, url_of
 
-EXIT_SECONDS = 30.0
+EXIT_SECONDS = 120.0
 
 
 @frozen

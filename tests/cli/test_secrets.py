@@ -20,7 +20,7 @@ from tests.sending import send_message
 from tests.server.harness import raw
 from tests.webhook.receiver import Reply, Request, reply
 
-from .harness import Finished, fairq, fairq_here, started
+from .harness import EXIT_SECONDS, Finished, fairq, fairq_here, started
 
 PASSWORD, PAYLOAD = "planted-password-of-the-store", "planted-payload-of-a-task"
 SECRET = write_secret(b"planted-webhook-secret-in-bytes!")
@@ -69,7 +69,7 @@ class Heard:
                     break
             yield process
             process.terminate()
-            out, _ = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=EXIT_SECONDS)
             self.texts.append(out)
 
 
