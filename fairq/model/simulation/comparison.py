@@ -50,18 +50,18 @@ class Comparison:
     cautions: Sequence[Caution]
 
 
-def compare(observed: Observed, proposal: Proposal, *, seed: int = 0) -> Comparison:
+def compare(observed: Observed, proposal: Proposal) -> Comparison:
     """Simulate a queue as it is and as it would be: at most four simulations. Raises: BadRequest, NotFound."""
     check_proposal(proposal)
     if unknown := proposal.tenants - observed.measured.keys():
         raise NotFound(f"queue {observed.queue} has no tenant {min(unknown)!r:.80}", field="tenant")
-    pattern, today = _fit(observed, seed)
+    pattern, today = _fit(observed)
     setup = proposal.apply(observed.setup)
 
     def factor(tenant: str) -> float:
         return proposal.traffic.get(tenant, 1.0)
 
-    proposed = play(setup, observed.demands, observed.step_ms, pattern, seed=seed, factors=factor)
+    proposed = play(setup, observed.demands, observed.step_ms, pattern, factors=factor)
     rows = [
         TenantRow(
             name, _terms_of(observed.setup, name), _terms_of(setup, name), measured, today.outcomes[name],
@@ -81,7 +81,7 @@ def _terms_of(setup: Setup, name: str) -> Terms:
     return setup.tenants.get(name) or next(terms for key, terms in setup.tenants.items() if key.startswith(" "))
 
 
-def _fit(observed: Observed, seed: int) -> tuple[Pattern, Played]:
+def _fit(observed: Observed) -> tuple[Pattern, Played]:
     """Return the pattern of arrivals and run times under which the model comes closest to the measurements."""
     arrivals: dict[str, list[Sequence[int]]] = {}
     for demand in observed.demands:
@@ -90,7 +90,7 @@ def _fit(observed: Observed, seed: int) -> tuple[Pattern, Played]:
     batches = {name: size for name, size in sizes.items() if size > 1}
     best: tuple[float, Pattern, Played] | None = None
     for pattern in (Pattern(batches), Pattern(batches, is_uneven=False), *([Pattern()] if batches else [])):
-        played = play(observed.setup, observed.demands, observed.step_ms, pattern, seed=seed)
+        played = play(observed.setup, observed.demands, observed.step_ms, pattern)
         misfit = _misfit(observed.measured, played.outcomes)
         if best is None or misfit < best[0]:
             best = misfit, pattern, played
