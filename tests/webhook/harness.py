@@ -36,6 +36,7 @@ def task(
     tenant: str = "ada",
     queue: str = "emails",
     attempt: int = 1,
+    max_attempts: int = 5,
     wants_result: bool = False,
     name: str = "",
     webhook: str = "",
@@ -44,7 +45,7 @@ def task(
 ) -> Task:
     """A task as a handler gets it."""
     return Task(
-        id, queue, tenant, attempt, 5, payload, 1_700_000_000_123, wants_result=wants_result, name=name,
+        id, queue, tenant, attempt, max_attempts, payload, 1_700_000_000_123, wants_result=wants_result, name=name,
         webhook=webhook, links=links or Links(), expires_at_ms=expires_at_ms,
     )  # fmt: skip
 

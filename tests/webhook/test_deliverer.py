@@ -15,7 +15,7 @@ from trio.testing import MockClock
 import fairq
 from fairq.client.links import Links
 from fairq.errors import BadRequest, QuotaExceeded, SettingsError, StoreFull
-from fairq.model.tasks import NewTask
+from fairq.model.tasks import MAX_ATTEMPTS, NewTask
 from fairq.webhook import deliverer as module
 from fairq.webhook import verify
 from fairq.webhook.deliverer import Delivery, Target
@@ -117,6 +117,14 @@ async def test_a_task_is_copied_for_other_webhooks_before_it_is_posted(autojump_
         await bench_.deliver([1], name="bill", links=copying(told), expires_at_ms=1_800_000_000_000)
     copies = [f"emails t1+{webhook}-1700000000123 [1] bill 5 1800000000000" for webhook in ("0000000a", "0000000b")]
     assert told == [*copies, "posted"]
+
+
+async def test_a_copy_has_no_more_attempts_than_any_task_may(autojump_clock: MockClock) -> None:
+    """Attempts that do not count raise what a task has."""
+    told = list[str]()
+    async with bench(Receiver(), others=lambda _: ("0000000a",)) as bench_:
+        await bench_.deliver(max_attempts=MAX_ATTEMPTS + 3, links=copying(told))
+    assert told == [f"emails t1+0000000a-1700000000123 null  {MAX_ATTEMPTS} 0"]
 
 
 async def test_a_task_whose_copies_have_no_room_waits_and_is_posted_by_nobody(

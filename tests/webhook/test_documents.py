@@ -8,6 +8,7 @@ from pathlib import Path
 from fairq import webhook
 from fairq.webhook.answers import MAX_RETRY_AFTER_S, Answer, judge
 from fairq.webhook.deliverer import KEEP_ALIVE_S, MAX_IDLE, headers_of
+from fairq.webhook.network import ANSWER_BYTES
 from fairq.webhook.signature import TOLERANCE_S, Signer, write_secret
 from fairq.webhook.urls import UrlTemplate
 from tests.store.cases import case
@@ -40,6 +41,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert "at most a day" in TEXT
     guide = (Path(webhook.__file__).parents[1] / "docs" / "webhooks.md").read_text(encoding="utf-8")
     assert f"kept for {KEEP_ALIVE_S:g} s for further tasks of the same URL, at most {MAX_IDLE}." in guide
+    assert f"over {ANSWER_BYTES} bytes fails the attempt" in guide
 
 
 def test_the_python_in_it_runs() -> None:
