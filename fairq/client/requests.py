@@ -16,7 +16,7 @@ from fairq.wire.terms import ANSWER_S, WAIT_MS
 if TYPE_CHECKING:
     from fairq.client.caller import Caller
 
-DEFAULT_TIMEOUT = 20.0  # under the 30 s of gunicorn, and the minute for which the store remembers ids that are done
+DEFAULT_TIMEOUT = 20.0  # under the 30 s of gunicorn, and the minute for which the store remembers ids of ended tasks
 
 PAGE_IDS = 250  # in a request: the longest ids fit into the shortest message that a server may allow
 _EXPLAINED_S = 1.0  # a wait that was shorter is one look of many; and how long the explanation may take
