@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf, isclose
 from typing import Any
 
@@ -27,7 +27,7 @@ from .keyspace import Keyspace
 
 # A walk's clock is its own: the store's ends no key of it, however long the walk takes.
 USUAL_VARIANT = (("return string.format('%.0f', ms + KEY_GRACE_MS)", "return '1000000000000'"),)
-SMALL_VARIANT = (  # and so that the machine's few tenants are drawn, and its few tasks and bytes are many
+SMALL_VARIANT = (  # by which few tenants are drawn, and few tasks and bytes are many
     *USUAL_VARIANT,
     ("local FEW = 16 ", "local FEW = 1 "),
     ("local LOOKS = 2 ", "local LOOKS = 1 "),
@@ -41,7 +41,7 @@ SMALL_VARIANT = (  # and so that the machine's few tenants are drawn, and its fe
     ("local LATE_PER_TENANT = 16 ", "local LATE_PER_TENANT = 2 "),
     ("local COSTLY_PER_CALL = 60 ", "local COSTLY_PER_CALL = 3 "),
 )
-# of a machine with that variant
+# The same bounds of the model.
 SMALL = {"few": 1, "looks": 1, "first": 1, "blocks": 1, "widest": 2, "large": 3, "page": 80}
 SMALL |= {"most": 5, "late": 3, "late_each": 2, "costly": 3}
 LEASE, HEAVIEST = 1000, 10_000_000
@@ -152,20 +152,13 @@ class RandomValues:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """A queue under random calls; `client` and `version` are set by a subclass.
-
-    By the library of that version up to `few` tenants are all looked at, or `looks` for each pick, and else `first` at
-    least, in some `blocks` blocks of up to `widest`; payloads of more than `large` bytes stand apart, and `page` of
-    their bytes fill a reply: see `SMALL_VARIANT`.
-    """
+    """A queue under random calls; `client`, `version` and the model's `bounds` are set by a subclass."""
 
     client: redis.Redis
     version = ""
     joins = True  # whether what is enqueued and claimed at once is one call
     later: frozenset[str] = frozenset()  # fields of the queue that only a later version tells
-    few, looks, first, blocks, widest = Model.few, Model.looks, Model.first, Model.blocks, Model.widest
-    large, page = Model.large, Model.page
-    most, late, late_each, costly = Model.most, Model.late, Model.late_each, Model.costly
+    bounds: Mapping[str, int] = {}
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,8 +178,8 @@ class QueueMachine(RuleBasedStateMachine):
     def new_model(self) -> Model:
         """Return the model of a queue that was just made."""
         model = Model()
-        for name in SMALL:
-            setattr(model, name, getattr(self, name))
+        for name, bound in self.bounds.items():
+            setattr(model, name, bound)
         return model
 
     def same(self, real: object, expected: object) -> None:

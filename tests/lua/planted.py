@@ -195,7 +195,7 @@ def connect(urls: multiprocessing.SimpleQueue[str]) -> None:
 
 
 def kinds_of(seed: int) -> list[str]:
-    """Choose the kinds of walks that are taken from a seed: the usual one, and four of five times another."""
+    """Choose the kinds of walks that are taken from a seed: the usual one, and most often another."""
     other = seed // 2 % len(KINDS)
     return list(KINDS)[: other + 1 : max(1, other)]
 

@@ -16,7 +16,7 @@ def run(client: redis.Redis, examples: int, steps: int) -> None:
     """Run the machine against this store, half of the time with the library that draws."""
     for version, variant, bounds in (("usual", USUAL_VARIANT, {}), ("draws", SMALL_VARIANT, SMALL)):
         load_variant(client, version, *variant)
-        machine = type("StoreMachine", (QueueMachine,), {"client": client, "version": version, **bounds})
+        machine = type("StoreMachine", (QueueMachine,), {"client": client, "version": version, "bounds": bounds})
         run_state_machine_as_test(machine, settings=settings(max_examples=examples // 2, stateful_step_count=steps))
 
 

@@ -49,7 +49,7 @@ def load(client: redis.Redis, seed: int, *changes: tuple[str, str]) -> None:
 
 def begin(client: redis.Redis, kind: str, seed: int) -> Walk:
     """Begin a walk on an empty store."""
-    chosen = {"client": client, "version": VERSIONS[seed % 2], **(SMALL if seed % 2 else {})}
+    chosen = {"client": client, "version": VERSIONS[seed % 2], "bounds": SMALL if seed % 2 else {}}
     return OF_MACHINE[kind](type("WalkMachine", (QueueMachine,), chosen)(), seed)
 
 
