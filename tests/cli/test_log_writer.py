@@ -318,16 +318,18 @@ def test_a_server_that_can_open_no_more_files_says_so_in_its_log(tmp_path: Path)
     with subprocess.Popen(
         ["sh", "-c", 'ulimit -n 60; exec "$@"', "sh", *serve],
         env=buffered_environment(), cwd=tmp_path, text=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    ) as running, ExitStack() as callers:  # fmt: skip
-        callers.callback(running.kill)
+    ) as running, ExitStack() as ending:  # fmt: skip
+        ending.callback(running.kill)
         assert running.stderr
-        for line in map(json.loads, running.stderr):
-            if line["event"] == "serving":
-                for _ in range(60):
-                    callers.enter_context(socket.create_connection(("127.0.0.1", urlsplit(line["url"]).port)))
-            if "EMFILE" in line["event"]:
-                break
+        with ExitStack() as callers:
+            for line in map(json.loads, running.stderr):
+                if line["event"] == "serving":
+                    for _ in range(60):
+                        callers.enter_context(socket.create_connection(("127.0.0.1", urlsplit(line["url"]).port)))
+                if "EMFILE" in line["event"]:
+                    break
         running.terminate()
+        assert running.wait(DEADLINE_S) == 0  # its store has ended too
 
 
 @pytest.mark.parametrize(

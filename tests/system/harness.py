@@ -78,7 +78,7 @@ class Process:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
             try:
-                self.process.wait(5)
+                self.process.wait(30)  # killed, it would leave its store
             except subprocess.TimeoutExpired:
                 self.kill()
 
