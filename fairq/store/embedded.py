@@ -47,7 +47,7 @@ _AGAIN_S = 1.0  # after a start that failed
 LOG_BYTES, LOG_S = 1 << 20, 60.0  # of the store's log, and how often its size is looked at
 ALLOCATOR = {"LD_PRELOAD": "libjemalloc.so.2"}  # unless the server's own environment names one
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
-_CONFIG_NAME = "valkey.conf"
+_CONFIG_NAME, _LOG_NAME = "valkey.conf", "store.log"
 _CONFIG = """\
 port 0
 unixsocket {socket}
@@ -210,7 +210,7 @@ async def _supervise(
     config: Path, address: Address, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Run the child, and restart it when it ends; reports started when it first answers."""
-    started, delay, log_file = False, 0.1, config.parent / "store.log"
+    started, delay, log_file = False, 0.1, config.parent / _LOG_NAME
     while True:
         began = trio.current_time()
         try:
@@ -251,7 +251,7 @@ async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncItera
     with _owned(data_dir):
         address = Address.parse(store_url(data_dir))
         await _shut_down_orphan(address)
-        config, store_log = data_dir / _CONFIG_NAME, data_dir / "store.log"
+        config, store_log = data_dir / _CONFIG_NAME, data_dir / _LOG_NAME
         config.write_text(
             _CONFIG.format(
                 socket=_quoted(address.path),

@@ -38,13 +38,13 @@ async def watch_durability(store: Store) -> None:
     """Log what comes to put acknowledged tasks at risk: the store was restarted, or its settings changed."""
     known: list[str] = []
     while True:
+        await trio.sleep(LOOK_S)
         with suppress(FairqError):
             found = await check_durability(store)
             for problem in found:
                 if problem not in known:
                     log.error("the store is not safe", problem=problem)
             known = found
-        await trio.sleep(LOOK_S)
 
 
 async def check_permissions(store: Store) -> None:
