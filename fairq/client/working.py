@@ -160,8 +160,8 @@ class Working:
             await self.idle.wait()
             runners.cancel_scope.cancel()
         if burst and self.driver.session.told_credit is None:  # it was never attached
-            trouble = self.driver.session.trouble or "no welcome"
-            self.fault = self.fault or Unavailable(f"no connection to the server ({trouble})")
+            why = self.driver.session.obstacle or "no answer"
+            self.fault = self.fault or Unavailable(f"no connection to the server ({why})")
 
     async def _give_all_back(self) -> None:
         """Give back what no handler has begun, and wait until the server knows how all the others ended."""
