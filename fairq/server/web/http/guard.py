@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairq.errors import BadRequest, FairqError, TooLarge, Unauthorized
+from fairq.scopes import background
 from fairq.server.app import App
 from fairq.server.net.origin import ORIGIN, Origin
 from fairq.server.net.refusals import Refusals
@@ -70,7 +71,9 @@ class Answering:
             elif not message.get("more_body", False) and not inbox.is_over:
                 await send({**message, "more_body": True})
                 await inbox.drain()
-                message = {"type": "http.response.body"}
+                async with background(inbox.wait_gone):  # what is still sent would fill the way of the end's notice
+                    await send({"type": "http.response.body"})
+                return
             await send(message)
 
         try:

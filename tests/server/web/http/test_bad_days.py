@@ -179,6 +179,25 @@ async def test_a_body_that_trickles_is_given_up(served: Served, monkeypatch: pyt
     assert answers[0].startswith(b"HTTP/1.1 408 ")
 
 
+async def test_a_connection_whose_refused_body_goes_on_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read_nothing(_: bodies.Inbox) -> None:
+        """The time is up, and pieces wait."""
+        await trio.testing.wait_all_tasks_blocked(0.05)
+
+    monkeypatch.setattr(bodies.Inbox, "drain", read_nothing)
+    async with plain(served) as stream, trio.open_nursery() as nursery:
+
+        async def send() -> None:
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(head("POST", TASKS, "wrong", Content_Length="100000000") + bytes(1 << 22))
+
+        nursery.start_soon(send)
+        await read_until(stream, b"unauthorized")
+        with suppress(trio.BrokenResourceError):
+            await read_all(stream)
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_half_sent_head_and_a_silent_connection_are_closed(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
