@@ -177,7 +177,7 @@ def _cell(key: str, value: Any) -> str:
 
 def printable(text: str) -> str:
     """Escape control characters: tenants and handlers write these texts, operators' terminals show them."""
-    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def configure_logging(

@@ -76,6 +76,7 @@ def webhook_worker(
         Seconds that running tasks get to finish at a stop; a second signal ends the worker at once.
     burst
         Exit when the worker holds no task and its queues have none ready. Delayed tasks and retries are not waited for.
+        Without a server for 30 s, exit with code 1.
     server
         URL of the server; several are separated by commas.
     log_level

@@ -51,7 +51,7 @@ log = Log("fairq.worker")
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
 _SEND_TURNS = 16  # how long a task waits for settlements to be sent: they are unless the socket is full
-_ASK_S = 30.0  # how long the answers to `idle` and to what a handler enqueues are waited for
+ASK_S = 30.0  # how long the answers to `idle` and to what a handler enqueues are waited for
 
 
 def _queues_of(app: Worker) -> list[str]:
@@ -159,7 +159,7 @@ class Working:
                 runners.start_soon(self._stop_when_empty)
             await self.idle.wait()
             runners.cancel_scope.cancel()
-        if burst and self.driver.session.told_credit is None:  # it was never attached
+        if burst and not self.driver.session.has_asked:
             why = self.driver.session.obstacle or "no answer"
             self.fault = self.fault or Unavailable(f"no connection to the server ({why})")
 
@@ -201,7 +201,7 @@ class Working:
             await self.rest.wait()
             self.has_rested = True
             try:
-                call = session.request("idle", {}, self.runtime.current_time() + _ASK_S)
+                call = session.request("idle", {}, self.runtime.current_time() + ASK_S)
                 is_empty = (await self.driver.wait(call))["is_idle"]
             except FairqError as error:
                 if isinstance(error, Retryable) and not isinstance(error, Unavailable):
@@ -305,7 +305,7 @@ class Working:
         session = self.driver.session
         check_payload_size(len(new.payload), session.enqueues.limits.payload_bytes)
         lease = HeldLease(queue, task.id, task.lease)
-        call = session.enqueue(target, [new], self.runtime.current_time() + _ASK_S, lease)
+        call = session.enqueue(target, [new], self.runtime.current_time() + ASK_S, lease)
         (outcome,) = await self.driver.wait(call)
         return str(outcome)
 

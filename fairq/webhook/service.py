@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from math import inf
 
 import structlog
 import trio
@@ -13,10 +15,11 @@ from fairq.client.bodies import rows
 from fairq.client.client import Client, open_client
 from fairq.client.requests import named
 from fairq.client.worker import Worker, default_name
-from fairq.errors import BadRequest, FairqError, Retryable, SettingsError
+from fairq.client.working import ASK_S
+from fairq.errors import BadRequest, FairqError, Retryable, SettingsError, Unavailable
 from fairq.model.checks import MAX_WORKER_CHARS, check_name
 from fairq.model.webhooks import Webhook
-from fairq.scopes import open_plain_nursery
+from fairq.scopes import open_plain_nursery, run_all
 from fairq.webhook.deliverer import Delivery, Target, open_deliverer
 from fairq.webhook.network import CheckedNetwork
 from fairq.webhook.registrations import Policy, Registrations, log_webhook
@@ -45,12 +48,10 @@ class WebhookService:
     async def run(self, *, burst: bool = False, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled, stopped, or all workers were drained. Raises: as `Worker.run`.
 
-        burst: each queue only until it has no ready task, or no webhook to post to.
+        burst: each queue only until it has no ready task, or no webhook to post to; Unavailable without a server.
         """
-        async with open_plain_nursery() as nursery:
-            task_status.started()
-            for queue in self.workers:
-                nursery.start_soon(self._serve, queue, burst)
+        task_status.started()
+        await run_all(*(partial(self._serve, queue, burst) for queue in self.workers), stops_at_failure=True)
 
     @property
     def running(self) -> int:
@@ -69,9 +70,12 @@ class WebhookService:
         self.workers[queue].stop()
 
     async def _serve(self, queue: str, burst: bool) -> None:
+        heard_at = trio.current_time()
         async with open_plain_nursery() as nursery:
             while queue not in self._ended:
-                is_read = await self._read(queue)
+                is_needed = burst and queue not in self._working
+                if is_read := await self._read(queue, heard_at + ASK_S if is_needed else inf):
+                    heard_at = trio.current_time()
                 is_active = self.registrations[queue].is_active and queue not in self._ended
                 if is_active and queue not in self._working:
                     await nursery.start(self._work, queue, burst)
@@ -96,12 +100,16 @@ class WebhookService:
             self._ended.add(queue)
         self._leaving.discard(queue)
 
-    async def _read(self, queue: str) -> bool:
-        """Read a queue's webhooks; those that were read last go on while the service does not answer (False)."""
+    async def _read(self, queue: str, give_up_at: float) -> bool:
+        """Read a queue's webhooks; those that were read last go on while the service does not answer (False).
+
+        Raises: Unavailable if there is no server from `give_up_at` on.
+        """
         try:
             reply = await self.client.request("webhooks", named(queue), timeout=ANSWER_S)
         except FairqError as error:
-            if not isinstance(error, Retryable):
+            may_give_up = isinstance(error, Unavailable) and trio.current_time() >= give_up_at
+            if may_give_up or not isinstance(error, Retryable):
                 raise
             log.warning("cannot read the webhooks", queue=queue, error=error.message)
             return False

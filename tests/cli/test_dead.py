@@ -107,12 +107,12 @@ def test_a_traceback_is_printed_below_the_letter_line_by_line(commands: Commands
 
 
 def test_what_a_handler_says_cannot_drive_the_operators_terminal(commands: Commands, server: ServerThread) -> None:
-    hostile = "[/red] \x1b]0;owned\x07 :smile: \u009b2J"
+    hostile = "[/red] \x1b]0;owned\x07 :smile: \u009b2J \u202e1"
     bury(server, "ada", ["a1"], hostile, traceback=hostile)
     for out in (commands("dead", "list", "emails").out, commands("dead", "show", "emails", "ada/a1").out):
         assert "\x1b]" not in out
         assert "\u009b" not in out
-        assert "[/red] \\x1b]0;owned\\x07 :smile:" in " ".join(out.split())
+        assert r"[/red] \x1b]0;owned\x07 :smile: \x9b2J \u202e1" in " ".join(out.split())
 
 
 def test_named_letters_are_replayed_and_purged_and_the_code_says_if_some_were_none(

@@ -191,7 +191,7 @@ async def test_a_burst_without_a_server_says_so(monkeypatch: pytest.MonkeyPatch,
     app = fairq.Worker(f"ws://127.0.0.1:{stores.free_port()}", WORKER)
     app.task("emails")(print)
     if not is_stopped:
-        monkeypatch.setattr("fairq.client.working._ASK_S", 0.05)
+        monkeypatch.setattr("fairq.client.working.ASK_S", 0.05)
 
     async def burst() -> None:
         with trio.fail_after(60), ungrouped():

@@ -19,6 +19,7 @@ from fairq.webhook import service as module
 from fairq.webhook.addresses import AddressRules
 from fairq.webhook.registrations import Policy
 from fairq.webhook.service import Asked, WebhookService, open_service, open_worker
+from tests import stores
 from tests.server.conftest import DEADLINE_S
 from tests.server.harness import WORKER, Raw, url_of
 from tests.store.waiting import wait_until
@@ -197,10 +198,19 @@ async def test_a_burst_waits_for_webhooks_that_could_not_be_read_and_ends(case: 
     await case.posted(b'"1"')
 
 
+async def test_a_burst_without_a_server_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in {"ASK_S": 0.05, "ANSWER_S": 0.05, "READ_S": 0.01}.items():
+        monkeypatch.setattr(module, name, seconds)
+    asked = Asked(["a", "b"], POLICY, DELIVERY, [f"ws://127.0.0.1:{stores.free_port()}"], WORKER, 2, None)
+    with trio.fail_after(DEADLINE_S), pytest.raises(Unavailable, match="no connection to the server"):
+        async with open_service(asked) as service:
+            await service.run(burst=True)
+
+
 async def test_a_token_that_may_not_work_ends_the_service(case: Case) -> None:
-    with pytest.RaisesGroup(Unauthorized, flatten_subgroups=True, allow_unwrapped=True):
-        async with serving(case.asked(token="wrong")) as run:
-            await run.ended.wait()
+    with pytest.raises(Unauthorized):
+        async with open_service(case.asked("a", "b", token="wrong")) as service:
+            await service.run()
 
 
 async def test_each_webhook_with_fan_out_gets_a_task(case: Case) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import orjson
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from fairq.model.dead_letters import MAX_SEARCH_CHARS
 from fairq.model.texts import moment_of, say_ms, say_span
@@ -17,6 +18,8 @@ from fairq.model.texts import moment_of, say_ms, say_span
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # turn the direction in which the text around them reads
+_TAG_OR_TURN = re.compile(f"<[^>]*>|{_TURNS.pattern}")
 
 
 def count(value: float | None) -> str:
@@ -95,6 +98,20 @@ def version_of(name: str) -> str:
     return sha256((STATIC / name).read_bytes()).hexdigest()[:12]
 
 
+class _Written(Template):
+    """A template of pages."""
+
+    def render(self, *args: Any, **more: Any) -> str:
+        """Write a page; characters that turn the direction are escapes in texts, and forms send back what they had."""
+        html = super().render(*args, **more)
+        return _TAG_OR_TURN.sub(_escape_turn, html) if _TURNS.search(html) else html
+
+
+def _escape_turn(found: re.Match[str]) -> str:
+    text = found[0]
+    return text if text[0] == "<" else text.encode("unicode_escape").decode()
+
+
 def make_environment(*, is_dev: bool) -> Environment:
     """Make the environment of the templates; with `is_dev`, commands on pages name development tokens."""
     environment = Environment(
@@ -104,6 +121,7 @@ def make_environment(*, is_dev: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.template_class = _Written
     for each in (count, span, part, claim, number, typed, size, moment, as_json, briefly, sought):
         environment.filters[each.__name__] = each
     environment.globals.update(query=query, version_of=version_of, is_dev=is_dev)

@@ -60,6 +60,7 @@ async def test_an_error_cannot_end_a_message_of_a_stream_and_begin_another(
 
 
 TAGS = "</td>\"'><script>alert(1)</script><img src=x onerror=alert(1)>"
+TURNS = "\u202e\u2066"
 RIGHT_TO_LEFT = "\u05e9\u05dc\u05d5\u05dd"
 LOOKS = (
     "/", "/queues", "/queues/q", "/tenants?queue=q", "/queues/q/tenants/ada", "/queues/q/tasks/ada/bad",
@@ -121,6 +122,23 @@ async def test_what_others_write_is_text_on_every_page(server_store: str) -> Non
             assert [each for each in page.scripts if not each.startswith("/static/")] == [], path
             shown += page.texts if path in LOOKS else []
         assert sum("onerror=alert(1)" in each for each in shown) >= 10
+
+
+async def test_no_text_turns_the_direction_of_a_page_and_a_form_sends_back_what_it_was_given(
+    server_store: str,
+) -> None:
+    async with visited(server_store) as site, raw(site.served, WORKER) as worker:
+        async with raw(site.served, tenant("ada")) as ada:
+            await ada.ask("enqueue", queue="q", tasks=[{"id": "bad", "payload": TURNS, "max_attempts": 1}])
+        await worker.attach("q", name="w1")
+        await worker.settle("q", "nack", *await worker.pushed(), error=f"paid {TURNS}1", traceback=TURNS)
+        for path in ("/queues/q/tasks/ada/bad", "/dead?queue=q", "/attempts?queue=q"):
+            html = await site.read(path)
+            assert r"\u202e\u2066" in html
+            assert not {*TURNS} & {*html}
+        html = await site.read(f"/dead?queue=q&error={quote(TURNS)}")
+        assert f'name="error" value="{TURNS}"' in html
+        assert r"paid \u202e\u20661" in html
 
 
 PATHS = ("/", "/live/queues", "/sign-in", "/static/fairq.js", "/metrics", "/do/weight?queue=q")
