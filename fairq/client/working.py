@@ -262,7 +262,7 @@ class Working:
             queue=queue, lease=settlement.lease, error=error.message,
         )  # fmt: skip
         self._settled(queue, [settlement], ["error"], error.message)
-        self._on_change()
+        self.runtime.call_from_end(self._on_change)
 
     def _take(self, push: Push | Dismiss) -> None:
         if isinstance(push, Dismiss):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import anyio
 import pytest
 import trio
 
@@ -16,6 +17,7 @@ from fairq.store.store import Store
 from tests.server.harness import tenant, url_of
 
 from .harness import wait_state, worker_of, working
+from .runtimes import Service, on_both, wait_until
 
 
 async def test_a_handler_that_raises_while_it_is_cancelled_ends_alone(served: Served) -> None:
@@ -69,3 +71,22 @@ async def test_a_settlement_that_is_refused_ends_alone(served: Served, monkeypat
                 await wait_state(task, "done")
         assert (await tasks[2].state()).state == "leased"
         await wait_state(await ada.enqueue("emails", "more"), "done")
+
+
+@on_both
+async def test_a_worker_that_stops_ends_at_once_when_its_last_settlement_cannot_be_sent(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is dropped when the event loop has decided to sleep: what it wakes must not wait for the next heartbeat."""
+    monkeypatch.setattr("fairq.wire.worker_session.encode_settlement", lambda _: object())
+    app = service.worker()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        app.stop()
+        await wait_until(lambda: app._working.driver.session.is_quiet)
+
+    async with service.client() as ada:
+        await ada.enqueue("emails", 1)
+        with anyio.fail_after(5):
+            await app.run()

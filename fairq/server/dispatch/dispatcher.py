@@ -245,26 +245,24 @@ class Dispatcher:
         name = f"{self.name}/{self._claims}"
         try:
             claim = await self.store.claim(self.queue, name, wanted, slots=self.slots, again=again)
-            return await self._without_late(claim) if again else claim
+            return await self._without_expiring(claim) if again else claim
         except Deleting:
             self.claiming.failed(is_deleted=True)
-            return None
-        except OutcomeUnknown as error:
-            self.claiming.lost()
-            log.warning("claim failed", queue=self.queue, error=error.message)
-            return None
         except FairqError as error:
-            self.claiming.failed()
+            if again or isinstance(error, OutcomeUnknown):
+                self.claiming.lost()
+            else:
+                self.claiming.failed()
             log.warning("claim failed", queue=self.queue, error=error.message)
-            return None
+        return None
 
-    async def _without_late(self, claim: Claim) -> Claim:
-        """Give back the tasks that have expired since a claim was carried out: the store buries them."""
-        late = [each for each in claim.leases if 0 < each.expires_at_ms <= claim.now_ms]
-        if not late:
+    async def _without_expiring(self, claim: Claim) -> Claim:
+        """Give back the tasks that expire: workers count the time that is left from the lease, which began earlier."""
+        expiring = [each for each in claim.leases if each.expires_at_ms]
+        if not expiring:
             return claim
-        await give_back(self.store, self.queue, [(each.id, each.lease, 0) for each in late], "release")
-        return claim._replace(leases=[each for each in claim.leases if each not in late])
+        await give_back(self.store, self.queue, [(each.id, each.lease, 0) for each in expiring], "release")
+        return claim._replace(leases=[each for each in claim.leases if not each.expires_at_ms])
 
     def _note(self, claim: Claim, now: float) -> None:
         """Note what a claim says about times and the queue."""
