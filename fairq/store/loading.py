@@ -29,7 +29,11 @@ _ADD = """\
 local at = 1
 while at < #ARGV do
   local count = tonumber(ARGV[at + 1])
-  redis.call('XADD', KEYS[1], ARGV[at], unpack(ARGV, at + 2, at + 1 + count))
+  if count == 0 then
+    redis.call('XADD', KEYS[1], 'MAXLEN', 0, ARGV[at], '', '')
+  else
+    redis.call('XADD', KEYS[1], ARGV[at], unpack(ARGV, at + 2, at + 1 + count))
+  end
   at = at + 2 + count
 end"""  # id, how many words, and they: of each entry
 _FILL = """\

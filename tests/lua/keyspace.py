@@ -56,8 +56,7 @@ class Keyspace:
 
     def __init__(self, queue: Queue) -> None:
         client, prefix = queue.client, f"{queue.prefix}:"
-        keys = sorted(key.decode() for key in client.scan_iter(count=1000))
-        assert all(key.startswith(prefix) for key in keys), keys
+        keys = sorted(key.decode() for key in client.scan_iter(f"{prefix}*", count=1000))
         self.names = [key.removeprefix(prefix) for key in keys]
         with client.pipeline(transaction=False) as pipeline:
             for name in self.names:

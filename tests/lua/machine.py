@@ -18,12 +18,15 @@ from fairq.model.queue.batches import BATCH_KEEP_MS
 from fairq.model.queue.model import Model
 from fairq.model.queue.ready import LOOSE
 from fairq.model.queue.schedules import Revision
+from fairq.model.schedules import Timing
 from fairq.model.tasks import leased_at_ms
 from fairq.model.waiting import AT_MAX_RUNNING
+from fairq.store.records import pack_timing
 from tests import reports
 
 from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args, unpack, words
 from .keyspace import Keyspace
+from .rebuilt import check_other
 
 # A walk's clock is its own: the store's ends no key of it, however long the walk takes.
 USUAL_VARIANT = (("return string.format('%.0f', ms + KEY_GRACE_MS)", "return '1000000000000'"),)
@@ -40,6 +43,8 @@ SMALL_VARIANT = (  # by which few tenants are drawn, and few tasks and bytes are
     ("local LATE_PER_CALL = 64 ", "local LATE_PER_CALL = 3 "),
     ("local LATE_PER_TENANT = 16 ", "local LATE_PER_TENANT = 2 "),
     ("local COSTLY_PER_CALL = 60 ", "local COSTLY_PER_CALL = 3 "),
+    ("PAGE, LONG_PAGE, KEYS = 64, 4, 500", "PAGE, LONG_PAGE, KEYS = 2, 1, 5"),
+    ("PLACES_PER_CALL = 64", "PLACES_PER_CALL = 2"),
 )
 # The same bounds of the model.
 SMALL = {"few": 1, "looks": 1, "first": 1, "blocks": 1, "widest": 2, "large": 3, "page": 80}
@@ -121,6 +126,7 @@ FILTERS: st.SearchStrategy[tuple[str, str, str, int, int]] = st.tuples(
 WEIGHTS = st.sampled_from([1000, 1, 500, 1023, 1024, 3000, HEAVIEST])
 SEEDS = st.integers(0, 2**16)
 FIELDS = ["ada/s1", "ada/s2", "bob/s1"]
+TIMINGS = [pack_timing(Timing("0 3 * * *", "Europe/Zürich")), pack_timing(Timing("", "UTC", 1_500))]
 AFTER = [1, 50, 0, -1, LEASE, 70_000]
 TEMPLATES: list[dict[str, Any]] = [
     {},
@@ -528,7 +534,7 @@ class QueueMachine(RuleBasedStateMachine):
     )
     def schedule(self, field: str, after: int, misfire: int, choice: int) -> None:
         """Create a schedule, change it, or say the same again; with `after` 0 it comes back to the fire that it had."""
-        timing, template = (b"one", b"two")[choice // 5], TEMPLATES[choice % 5]
+        timing, template = TIMINGS[choice // 5], TEMPLATES[choice % 5]
         known = self.model.schedules.get(field)
         next_at = known.last_fired_at if known and known.last_fired_at and not after else self.now + after
         packed = packed_template(**template)
@@ -574,6 +580,12 @@ class QueueMachine(RuleBasedStateMachine):
         next_at = self.now + after if verb == "resume" else None
         outcome = self.call("pause_schedule", *field.split("/"), revision, "" if next_at is None else next_at)
         self.same(outcome.decode(), self.model.pause_schedule(self.now, field, model, next_at))
+
+    @rule(is_restored=st.booleans())
+    def rebuild(self, is_restored: bool) -> None:
+        """Repair a copy of the queue, or restore it from a backup: all that counts is the same; then delete that."""
+        self.queue.now = self.latest  # at which all that is ready has begun
+        check_other(self.queue, self.version, is_restored=is_restored)
 
     @invariant()
     def all_say_the_same(self) -> None:
@@ -697,6 +709,7 @@ class Walk:
 
     def __init__(self, machine: QueueMachine, seed: int) -> None:
         self.machine, self.random, self.reader = machine, random.Random(seed), random.Random(seed)
+        self.keeper = random.Random(seed)  # of what leaves the walk as it is: copies of the queue
         # a walk goes without some of what is seldom: bugs hide where features get in each other's way, and elsewhere
         self.weights = [weight * (weight > 6 or self.random.random() < 0.7) for weight in WEIGHTS_OF_STEPS]
         self.teller = random.Random(seed)  # of what is told in feeds: to the rest of the walk it makes no difference
@@ -834,6 +847,7 @@ class Walk:
                     is_open=choose([True, False]),
                     after=choose(AFTER),
                 )
+        self.keep()
         if self.repeater.random() < 0.05:
             self.seek()
         if self.replacer.random() < 0.1:
@@ -853,6 +867,11 @@ class Walk:
             m.list_batches(tenant=self.teller.choice(["", *NAMES]), state=self.teller.choice(STATES), count=1)
         if self.teller.random() < 0.01:
             m.bound_feeds(keep=self.teller.choice(KEEPS))
+
+    def keep(self) -> None:
+        """Build the queue anew elsewhere, now and then."""
+        if self.keeper.random() < 0.01:
+            self.machine.rebuild(is_restored=self.keeper.random() < 0.5)
 
     def compare(self) -> None:
         if self.compares:

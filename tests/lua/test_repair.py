@@ -10,6 +10,7 @@ from .calls import Queue, load_variant, options, refused, words
 from .full_walk import FullWalk
 from .keyspace import Keyspace
 from .machine import QueueMachine, Walk
+from .rebuilt import check_rebuilt, facts, repair
 
 DERIVED = {
     "ready", "wake", "class", "priorities", "due", "leases", "extended", "expiring", "deaths",
@@ -19,17 +20,6 @@ SLICES = (
     ("PAGE, LONG_PAGE, KEYS = 64, 4, 500", "PAGE, LONG_PAGE, KEYS = 2, 1, 5"),
     ("PLACES_PER_CALL = 64", "PLACES_PER_CALL = 2"),
 )
-
-
-def repair(queue: Queue, most: int = 100_000) -> int:
-    """Repair a queue, in `most` calls or less; returns in how many, 0 if they were not enough."""
-    number: object = ""
-    for n in range(most):
-        outcome, number, *_ = queue.call("repair", number)
-        if outcome == b"done":
-            return n + 1
-        assert outcome == b"more"
-    return 0
 
 
 def walked(client: redis.Redis, seed: int, kind: type[Walk] = Walk, steps: int = 60) -> Queue:
@@ -47,55 +37,6 @@ def small_pages(client: redis.Redis) -> Queue:
     """Make a queue for a library that repairs in pages of two."""
     load_variant(client, "slices", *SLICES)
     return Queue(client, version="slices")
-
-
-def facts(keys: Keyspace) -> dict[str, object]:
-    """Read what repair must not change: tasks, where they are, their attempts and leases, and what tenants have had."""
-    runs = {
-        id: (run.lease, run.state, run.attempt, run.uncounted_attempts, run.takeovers) for id, run in keys.runs.items()
-    }
-    known = {tenant for tenant, seat in keys.seats.items() if seat.epoch == keys.queue.epoch}  # others start anew
-    return {
-        "tasks": set(keys.records), "marks": set(keys.marks), "runs": runs, "dead": set(keys.dead),
-        "delayed": {tenant: delayed for tenant, delayed in keys.delayed.items() if delayed},
-        "accounts": {tenant: (seat.weight, seat.base * (tenant in known)) for tenant, seat in keys.seats.items()},
-        "delivered": {tenant: seat.delivered * (tenant in known) for tenant, seat in keys.seats.items()},
-    }  # fmt: skip
-
-
-def check_rebuilt(queue: Queue, before: dict[str, object], broken: str = "") -> None:
-    """Assert that a queue is sound, nothing that was true is lost, leases can be settled and all tasks come out."""
-    after = Keyspace(queue)
-    after.check()
-    now = facts(after)
-    lost = {"delayed"} if broken.startswith("delayed") else {"accounts", "delivered"} if "accounts" in broken else set()
-    for name in before.keys() - lost:
-        assert now[name] == before[name], name
-    for id in after.leases:
-        assert queue.settle(("ack", id, after.runs[id].lease)) == ["ok"], id
-    taken = drain(queue)
-    assert len(set(taken)) == len(taken)
-    Keyspace(queue).check()
-
-
-def drain(queue: Queue) -> list[str]:
-    """Let everybody in, and take and end whatever there is to claim."""
-    queue.configure(reserve=0)
-    queue.call("set_paused", "", 0)
-    queue.call("set_opening_hours", "", "", 1, 0, "")
-    for name in ["", *queue.tenants()]:
-        queue.set_limits(name, **dict.fromkeys(("max_running", "rate"), 0 if not name else -1))
-        if name:
-            queue.call("set_paused", name, 0)
-            queue.call("set_opening_hours", name, "", 1, 0, "")
-    taken = []
-    for _ in range(100):
-        leases = queue.claim(20)
-        taken += [lease.id for lease in leases]
-        queue.settle(*(("ack", lease.id, lease.lease) for lease in leases)) if leases else queue.tick()
-        if not leases and not queue.queue_state()["ready"]:
-            return taken
-    raise AssertionError(f"ready tasks are not handed out: {queue.queue_state()}")
 
 
 @pytest.mark.parametrize("kind", [Walk, FullWalk])
