@@ -329,7 +329,7 @@ def test_floors_are_those_of_the_code() -> None:
     assert holder == f"{questions.ANSWER_S:g} s; then the name is left out"
     slots = next(value for lost, value in after.items() if "how many slots" in lost)
     assert slots.startswith(
-        f"{worker_registry._WRITE_S:g} s; a server that is not heard of for {server_slots._FORGET_S:g} s"
+        f"{worker_registry._WRITE_S:g} s; a server that is silent for {server_slots._FORGET_S:g} s"
     )
 
 
