@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 import fairq
 from fairq.model.tasks import MAX_RESULT_BYTES

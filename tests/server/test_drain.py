@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from fairq.errors import Unavailable
 from fairq.server.run import Served
