@@ -135,9 +135,7 @@ def open_tab(
 ) -> Iterator[Page]:
     width, height = SIZES[size]
     context = chromium.new_context(
-        base_url=service.pages,
-        viewport={"width": width, "height": height},
-        color_scheme=scheme,
+        base_url=service.pages, viewport={"width": width, "height": height}, color_scheme=scheme
     )
     context.set_default_timeout(WAIT_MS)
     tab = context.new_page()

@@ -100,19 +100,14 @@ def test_a_backup_goes_to_a_cluster_and_comes_from_one(
 
 
 def test_what_was_acknowledged_when_it_began_is_in_it_while_tasks_flow(
-    commands: Commands,
-    source: str,
-    start_store: Start,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    commands: Commands, source: str, start_store: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids = fill(commands.url)
     more = [str(tmp_path / "lines")]
     (tmp_path / "lines").write_text("".join(f"{n}\n" for n in range(5_000)))
     file, target = tmp_path / "b.jsonl.gz", start_store()
     flowing = threading.Thread(
-        target=run,
-        args=(["enqueue", "emails", "--lines", *more, "--url", commands.url, "--token", tenant("cal")],),
+        target=run, args=(["enqueue", "emails", "--lines", *more, "--url", commands.url, "--token", tenant("cal")],)
     )
     flowing.start()
     made = fairq("backup", file, "--store", source, "--no-verify")

@@ -138,10 +138,7 @@ def test_no_secret_is_in_any_log_or_error(
     async def answer(request: Request) -> Reply:
         return reply(500, body=request.body)
 
-    with (
-        receiving(answer) as (_, port),
-        heard.running(*serve, until="serving", cwd=tmp_path, FAIRQ_STORE=secret_url),
-    ):
+    with receiving(answer) as (_, port), heard.running(*serve, until="serving", cwd=tmp_path, FAIRQ_STORE=secret_url):
         line = heard.texts[-1]
         url, http = url_in(line, "url"), url_in(line, "http")
         at = ("--url", url)

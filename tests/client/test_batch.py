@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 import fairq
 from fairq.errors import BadRequest, NotFound, NotYet

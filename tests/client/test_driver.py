@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 from attrs import evolve
 
 from fairq.client import driver as drivers
@@ -26,7 +25,7 @@ from fairq.wire.worker_session import WorkerSession
 
 
 async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialled: list[float] = []
 

@@ -15,6 +15,7 @@ from fairq.server.run import Served
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS
 from tests.server.harness import WORKER, raw, tenant, url_of
+from tests.store.cases import refused_for
 
 
 async def test_an_operator_tunes_a_queue_and_sees_it(
@@ -35,9 +36,8 @@ async def test_an_operator_tunes_a_queue_and_sees_it(
     assert (await boss.peek("emails", tenant="ada"))[0].payload == 0
     with pytest.raises(fairq.NotFound):
         await boss.tenants("letters")
-    with pytest.raises(fairq.BadRequest) as caught:
+    with refused_for("no_such_setting"):
         await boss.configure("emails", no_such_setting=1)  # type: ignore[call-arg]
-    assert caught.value.field == "no_such_setting"
 
 
 async def test_a_task_names_its_worker_and_a_worker_its_tasks(
@@ -77,9 +77,8 @@ async def test_attempts_are_found_by_what_they_have(
         for which in {"state": "lost"}, {"tenant": "bob"}, {"name": "none"}, {"error": "none"}:
             found = await boss.attempts("emails", **which)  # type: ignore[arg-type]
             assert (found.running, found.ended) == ([], [])
-    with pytest.raises(fairq.BadRequest) as caught:
+    with refused_for("count"):
         await boss.attempts("emails", count=501)
-    assert caught.value.field == "count"
 
 
 async def test_limits_and_opening_hours_are_set_and_read(boss: fairq.OperatorClient, ada: fairq.Client) -> None:
@@ -118,9 +117,8 @@ async def test_history_comes_in_columns_with_types(
     ]
     assert [row.totals.p99_ms for row in found.tenants] == [None, None]
     for bad, field in (({"period": "7d"}, "period"), ({"tenants": []}, "tenants"), ({"tenants": ["a b"]}, "tenants")):
-        with pytest.raises(fairq.BadRequest) as caught:
+        with refused_for(field):
             await boss.history("emails", **bad)
-        assert caught.value.field == field
 
 
 MODULES = (batch, client, dead_letters, events, operator, requests, schedules)  # where the SDK's requests are made

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-import trio.testing
 
 import fairq
 from fairq.model.tasks import Outcome, Settlement

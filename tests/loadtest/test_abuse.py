@@ -13,15 +13,7 @@ from fairq.wire.codec import decode_client
 from fairq.wire.messages import Enqueue
 from fairq.wire.terms import MESSAGE_BYTES
 from loadtest import abusers
-from loadtest.abuse import (
-    Pair,
-    Rounds,
-    Victim,
-    of_bound,
-    row_of,
-    summary,
-    tables,
-)
+from loadtest.abuse import Pair, Rounds, Victim, of_bound, row_of, summary, tables
 
 
 def rounds(start: float, reply: float = 1.0) -> Rounds:

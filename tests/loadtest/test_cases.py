@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from loadtest.cases import (
-    BOUNDS,
-    CASES,
-    CREDIT,
-    WAY_MS,
-    AtOnce,
-    Case,
-    Period,
-    Poisson,
-    Stream,
-    arrivals,
-    scaled,
-)
+from loadtest.cases import BOUNDS, CASES, CREDIT, WAY_MS, AtOnce, Case, Period, Poisson, Stream, arrivals, scaled
 
 
 def one(stream: Stream) -> Case:

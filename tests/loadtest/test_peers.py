@@ -14,14 +14,7 @@ import trio
 from loadtest.peers import driving, environments, scenario
 from loadtest.peers.catalogue import PEERS, chosen
 from loadtest.peers.catalogue import VARIABLE as PEER_VARIABLE
-from loadtest.peers.driving import (
-    Start,
-    count_starts,
-    read_starts,
-    running_producer,
-    running_workers,
-    wait_for,
-)
+from loadtest.peers.driving import Start, count_starts, read_starts, running_producer, running_workers, wait_for
 from loadtest.peers.environments import SCRIPTS, VARIABLE, Environment
 from loadtest.peers.measuring import ids_of
 from loadtest.peers.stores import running_store

@@ -8,17 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from loadtest.figures import Record
-from loadtest.scorecard import (
-    Account,
-    Contest,
-    Sample,
-    Score,
-    contests,
-    counts,
-    follows_after,
-    jain,
-    max_lag,
-)
+from loadtest.scorecard import Account, Contest, Sample, Score, contests, counts, follows_after, jain, max_lag
 
 
 def account(delivered: float, entitled: float, *, ready: int = 9, weight: float = 1.0, done: int = 0) -> Account:

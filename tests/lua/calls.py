@@ -223,12 +223,7 @@ def settle_args(settlements: Iterable[tuple[Any, ...]]) -> list[Any]:
     """Spell (action, id, lease, delay_ms, error, traceback) as `settle` takes them: to each action what it uses."""
     args = []
     for action, id, lease, *more in settlements:
-        args += [
-            action,
-            id,
-            lease,
-            *(MORE_ARGS[action](*more) if action in MORE_ARGS else ()),
-        ]
+        args += [action, id, lease, *(MORE_ARGS[action](*more) if action in MORE_ARGS else ())]
     return args
 
 

@@ -2,15 +2,14 @@
 
 A walk is recorded once by the real library: what it asks, and digests of the replies and, now and then, of all keys. A
 mutant is asked the same, all at once; where a digest differs, the walk itself is taken, and compares all from there on.
-The first round takes short walks, later ones take longer ones: a low step makes a quick replay. The file is written as
-often as something is found.
+The first round takes short walks, later ones take longer ones: a low step makes a quick replay. mutants.diff is written
+as often as something is found.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import multiprocessing
 import signal
 import sys
@@ -26,10 +25,9 @@ from redis.client import Pipeline
 
 from tests import stores
 
-from .mutants import MUTANTS, Mutant
+from .mutants import MUTANTS, Mutant, write_places
 from .walks import KINDS, Place, begin, first_difference, is_found, load
 
-FILE = Path(__file__).with_name("planted.json")
 ROUNDS = [(40, 8, 30), (400, 4, 300)]  # seeds, how many of them at once, and the steps of their walks
 PROCESSES, PART = 2, 20  # and how many mutants one of them searches for at once
 VAIN = 2  # walks that only seem to find a mutant, of a bunch
@@ -37,20 +35,6 @@ SHORT = 30  # of longer walks the first one that finds a mutant will do
 KEPT = ("FCALL", "FCALL_RO", "SET", "DEL", "ZADD", "FLUSHALL")  # what a recording keeps of what a walk asks
 SETTINGS = {"enable-debug-command": "local", "appendonly": "no"}  # of the stores
 DIGEST, DIGEST_STEPS = ("DEBUG", "DIGEST"), 10  # of all keys; after every so many steps
-
-
-def read_places() -> dict[str, Place | None]:
-    """Read where each mutant is found; None: no search has found it yet."""
-    found = json.loads(FILE.read_text()) if FILE.exists() else {}
-    return {name: place and Place(*place) for name, place in found.items()}
-
-
-def write_places(places: dict[str, Place]) -> None:
-    """Write where each mutant is found, one a line, in the order of the table."""
-    lines = [f"  {json.dumps(mutant.name)}: {json.dumps(places.get(mutant.name))}" for mutant in MUTANTS]
-    new = FILE.with_suffix(".new")
-    new.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    new.replace(FILE)
 
 
 class RecordedPipeline(Pipeline):
@@ -230,8 +214,8 @@ def bunches() -> Iterator[tuple[range, int]]:
 
 def run(pool: Any, searches_all: bool) -> dict[str, Place]:
     """Check the places that are known, then search for the rest, or for all; returns all places."""
-    began, known = time.monotonic(), read_places()
-    at_place = [(mutant, place) for mutant in MUTANTS if (place := known.get(mutant.name))]
+    began = time.monotonic()
+    at_place = [(mutant, mutant.place) for mutant in MUTANTS if mutant.place]
     checked = pool.starmap(check, at_place)
     places = {mutant.name: place for (mutant, place), is_found in zip(at_place, checked, strict=True) if is_found}
     print(f"{len(places)} of {len(MUTANTS)} are found at their places", flush=True)

@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 
-from .calls import (
-    CHANGES,
-    CLAIMED_BY_RATE,
-    LEASE_MS,
-    Queue,
-    leased_in,
-    packed_template,
-    settle_args,
-    words,
-)
+from .calls import CHANGES, CLAIMED_BY_RATE, LEASE_MS, Queue, leased_in, packed_template, settle_args, words
 from .keyspace import Keyspace
 from .test_repair import commands_run
 

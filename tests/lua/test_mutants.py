@@ -1,7 +1,7 @@
 """Planted bugs: each is put into the library's text, and a random walk of the state machine must come upon it.
 
-The bugs stand in mutants.py; the walk and the step at which each is found stand in planted.json. Those that are not
-found there any more, since the library or the walks have changed, `python -m tests.lua.planted` searches for anew.
+The bugs stand in mutants.diff, with the walk and the step at which each is found. Those that are not found there any
+more, since the library or the walks have changed, `python -m tests.lua.planted` searches for anew.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from fairq.store import library
 from tests import stores
 
 from .mutants import MUTANTS, Mutant
-from .planted import find, read_places, record
+from .planted import find, record
 from .walks import KINDS, Place, first_difference, is_found, load, steps
 
 COMMAND = "python -m tests.lua.planted searches anew"
-PLACES = read_places()
-FOUND = [pytest.param(mutant, PLACES[mutant.name], id=mutant.name.replace(" ", "-")) for mutant in MUTANTS
-         if PLACES.get(mutant.name)]  # fmt: skip
+FOUND = [pytest.param(each, each.place, id=each.name.replace(" ", "-")) for each in MUTANTS if each.place]
 
 
 def test_each_planted_bug_is_in_the_text_once_and_has_a_place() -> None:
     source = library.source()
     assert [mutant.name for mutant in MUTANTS if source.count(mutant.text) != 1] == []
-    assert sorted(PLACES) == sorted(mutant.name for mutant in MUTANTS), COMMAND
-    assert [name for name, place in PLACES.items() if place is None] == [], f"not found: {COMMAND}"
+    assert [mutant.name for mutant in MUTANTS if not mutant.place] == [], f"not found: {COMMAND}"
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
 @pytest.mark.deep("mutants")
@@ -44,7 +42,7 @@ def test_a_planted_bug_is_found(redis_client: redis.Redis, mutant: Mutant, place
 def test_without_a_planted_bug_the_same_places_differ_in_nothing(redis_client: redis.Redis, kind: str) -> None:
     """So the first tier comes upon each of them, without planting any."""
     compared: defaultdict[int, set[int]] = defaultdict(set)
-    for place in PLACES.values():
+    for _, _, _, place in MUTANTS:
         if place and place.kind == kind:
             compared[place.seed].add(place.step)
     for seed in (0, 1):

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
-import trio.testing
 from attrs import define, field
 
 from fairq.client.channel import Target

@@ -64,9 +64,8 @@ async def test_each_end_of_an_attempt_has_its_word_and_filters_find_it(one: Serv
         assert (await listed(operator, name="resize"))[0] == ["ada/runs"]
         assert "ada/dead" not in dict((await listed(operator, name="resize"))[1])
         assert await listed(operator, count=1) == (["ada/runs"], [("ada/cancelled", "cancelled")])
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Refused, match=r"^bad_request state:"):
             await operator.ask("attempts", queue="q", state="leased")
-        assert (caught.value.code, caught.value.field) == ("bad_request", "state")
 
 
 async def test_a_lease_that_runs_out_is_lost(one: Served, two: Served) -> None:

@@ -50,9 +50,8 @@ async def test_a_queue_under_repair_keeps_a_worker_out_of_no_other(server_store:
             assert await again.settle("q", "ack", other) == ["ok"]
             await ada.enqueue("q", ["b", "c", "d"])
             assert len(await again.pushed(2)) == 2, "the lease of p counts as credit"
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(Refused, match=r"^repairing "):
                 await again.settle("p", "extend", one)
-            assert caught.value.code == "repairing"
             assert (await served.app.store.repair("p", number)).outcome == "done"
             assert await again.settle("p", "extend", one) == ["ok"]
             assert await again.settle("p", "ack", one) == ["ok"]
@@ -95,9 +94,8 @@ async def test_what_trying_again_would_not_mend_is_refused(server_store: str, mo
         one, other = await broken(served)
         fail_queue(monkeypatch, NotFound("no such thing"))
         async with raw(served, WORKER) as again:
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(Refused, match=r"^not_found "):
                 await again.attach("p", "q", credit=2, leases=[lease_of(one, "p"), lease_of(other)])
-            assert caught.value.code == "not_found"
 
 
 def fail_queue(monkeypatch: pytest.MonkeyPatch, error: FairqError) -> None:

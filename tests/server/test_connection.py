@@ -140,7 +140,7 @@ def connected(client: SlowClient, answer: str = "") -> SocketConnection:
 
 
 async def test_a_client_that_reads_slowly_is_sent_no_pings_while_answers_are_on_their_way(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: object,
 ) -> None:
     client = SlowClient(4.0, ask(12))
     with trio.move_on_after(49):  # in which a ping is due every few seconds
@@ -150,9 +150,7 @@ async def test_a_client_that_reads_slowly_is_sent_no_pings_while_answers_are_on_
 
 
 @of_each_kind
-async def test_nothing_is_read_while_too_much_waits_to_be_sent(
-    kind: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_nothing_is_read_while_too_much_waits_to_be_sent(kind: str, autojump_clock: object) -> None:
     client = SlowClient(4.0, ask(40, kind))
     with trio.move_on_after(3):
         await connected(client, "x" * (MAX_UNREAD_BYTES // 4)).run()
@@ -165,7 +163,7 @@ async def test_nothing_is_read_while_too_much_waits_to_be_sent(
 
 @of_each_kind
 async def test_no_more_is_read_while_requests_without_an_answer_hold_too_many_bytes(
-    kind: str, autojump_clock: trio.testing.MockClock
+    kind: str, autojump_clock: object
 ) -> None:
     store, long = SlowStore(), (MAX_HELD_BYTES >> 3) + 1
     client = SlowClient(0.0, [text + " " * long for text in ask(20, kind)])
@@ -182,7 +180,7 @@ async def test_no_more_is_read_while_requests_without_an_answer_hold_too_many_by
 
 
 @of_each_kind
-async def test_requests_under_way_end_with_their_connection(kind: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_requests_under_way_end_with_their_connection(kind: str, autojump_clock: object) -> None:
     store, usage = SlowStore(), Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
     client = SlowClient(0.0, ask(5, kind))
     connection = connected(client)
@@ -199,9 +197,7 @@ async def test_requests_under_way_end_with_their_connection(kind: str, autojump_
 
 
 @of_each_kind
-async def test_a_request_that_fails_is_answered_and_the_others_go_on(
-    kind: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_request_that_fails_is_answered_and_the_others_go_on(kind: str, autojump_clock: object) -> None:
     store = SlowStore()
 
     async def fail_once(connection: Connection, request: Any) -> dict[str, Any]:
@@ -223,7 +219,7 @@ async def test_a_request_that_fails_is_answered_and_the_others_go_on(
     assert connection.requests == 0
 
 
-async def test_a_long_message_that_moves_keeps_its_connection(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_long_message_that_moves_keeps_its_connection(autojump_clock: object) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     connection = connected(SlowClient(0.0, []))
     connection.transport.stream = ours  # type: ignore[assignment]
@@ -243,9 +239,7 @@ async def test_a_long_message_that_moves_keeps_its_connection(autojump_clock: tr
             nursery.cancel_scope.cancel()
 
 
-async def test_a_worker_that_takes_nothing_is_given_no_more_until_it_does(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_worker_that_takes_nothing_is_given_no_more_until_it_does(autojump_clock: object) -> None:
     client = SlowClient(1.0, [])
     connection = connected(client)
     connection.session.state, connection.account.credit = State.ATTACHED, 100
@@ -268,9 +262,7 @@ async def test_a_worker_that_takes_nothing_is_given_no_more_until_it_does(
     assert len(client.got) == given
 
 
-async def test_what_is_asked_while_the_connection_ends_is_not_carried_out(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_what_is_asked_while_the_connection_ends_is_not_carried_out(autojump_clock: object) -> None:
     client = SlowClient(0.8, ask(1))
     connection = connected(client)
     async with trio.open_nursery() as nursery:
@@ -282,9 +274,7 @@ async def test_what_is_asked_while_the_connection_ends_is_not_carried_out(
     assert len(client.got) == 1
 
 
-async def test_a_connection_that_is_to_end_does_so_however_slowly_the_client_reads(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_connection_that_is_to_end_does_so_however_slowly_the_client_reads(autojump_clock: object) -> None:
     client = SlowClient(4.0, ask(200))
     connection = connected(client, "x" * PIECE_BYTES)
     async with trio.open_nursery() as nursery:
@@ -297,9 +287,7 @@ async def test_a_connection_that_is_to_end_does_so_however_slowly_the_client_rea
     assert MAX_REQUESTS > 200, "else they were refused, not sent slowly"
 
 
-async def test_a_connection_that_breaks_while_answers_are_sent_ends_its_peer(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_connection_that_breaks_while_answers_are_sent_ends_its_peer(autojump_clock: object) -> None:
     class Breaking(SlowClient):
         async def send_all(self, data: bytes | bytearray | memoryview) -> None:
             await trio.lowlevel.checkpoint()
@@ -309,7 +297,7 @@ async def test_a_connection_that_breaks_while_answers_are_sent_ends_its_peer(
         await connected(Breaking(0.0, ask(3))).run()
 
 
-async def test_answers_that_nobody_reads_are_bounded(autojump_clock: trio.testing.MockClock) -> None:
+async def test_answers_that_nobody_reads_are_bounded(autojump_clock: object) -> None:
     """A client sends 250 requests and takes no answer, each a quarter of what may be unread, has a few made."""
     size, made = MAX_UNREAD_BYTES // 4, 0
     asks = [orjson.dumps({"type": "peek", "ref": n, "queue": "q", "count": 100}).decode() for n in range(1, 251)]
@@ -330,9 +318,7 @@ async def test_answers_that_nobody_reads_are_bounded(autojump_clock: trio.testin
 
 
 @of_each_kind
-async def test_requests_of_a_tenant_are_counted_over_its_connections(
-    kind: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_requests_of_a_tenant_are_counted_over_its_connections(kind: str, autojump_clock: object) -> None:
     store, usage = SlowStore(), Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
     usage.under_way = MAX_TENANT_REQUESTS - 2  # elsewhere
     client = SlowClient(0.0, ask(5, kind))
@@ -351,7 +337,7 @@ async def test_requests_of_a_tenant_are_counted_over_its_connections(
 
 
 async def test_an_address_that_sends_slow_messages_rests_over_all_its_connections(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu = count(0.0, 0.9 * LONG_TEXT_S)  # each look at the clock is so much later: a text takes nearly what it may
     monkeypatch.setattr("fairq.server.net.connection.thread_time", lambda: next(cpu))
@@ -388,9 +374,7 @@ class Turns(trio.abc.Instrument):
         self.count += 1
 
 
-async def test_requests_that_wait_end_a_few_at_a_time(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_requests_that_wait_end_a_few_at_a_time(autojump_clock: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several hundred wait when their client goes; in no turn of the scheduler do more than a few end."""
     monkeypatch.setattr("fairq.server.net.connection.MAX_REQUESTS", 10_000)
     turns, ended = Turns(), list[int]()

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from fairq.errors import Unavailable
 from fairq.server.run import Served
@@ -76,12 +75,10 @@ async def test_what_is_asked_while_draining_is_refused_as_draining_and_not_as_a_
 ) -> None:
     for connection in served.app.connections:
         connection.session.drain()
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused, match=r"^draining "):
         await ada.enqueue("q", ["a"])
-    assert caught.value.code == "draining"
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused, match=r"^draining "):
         await worker.attach("q")
-    assert caught.value.code == "draining"
 
 
 @pytest.mark.usefixtures("no_polls")

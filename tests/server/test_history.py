@@ -108,11 +108,7 @@ async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkey
 
     monkeypatch.setattr(Store, "add_history", add_history)
     monkeypatch.setattr("fairq.server.stats.recorder.INTERVAL_S", 3600.0)
-    async with (
-        running(server_store) as served,
-        raw(served, tenant("ada")) as ada,
-        raw(served, WORKER) as worker,
-    ):
+    async with running(server_store) as served, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
         await ada.enqueue("idle", ["a"])
         await worker.attach("q")
         await ada.enqueue("q", ["a"])

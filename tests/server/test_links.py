@@ -36,9 +36,8 @@ async def derive(worker: Raw, lease: dict[str, Any], **task: Any) -> list[str]:
 
 async def wall(worker: Raw, lease: dict[str, Any]) -> None:
     """Check that nothing is enqueued from a lease."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused, match=r"^forbidden leases:"):
         await derive(worker, lease)
-    assert (caught.value.code, caught.value.field) == ("forbidden", "leases")
 
 
 async def test_a_worker_enqueues_for_leases_that_its_connection_holds_only(served: Served, ada: Raw) -> None:
@@ -71,15 +70,12 @@ async def test_a_worker_of_some_queues_enqueues_and_links_to_those_only(
     async with raw(served, text) as worker:
         await worker.attach("q", credit=1)
         task = await leased(worker, ada)
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Refused, match=r"^forbidden queue:"):
             await derive(worker, lease_of(task))
-        assert (caught.value.code, caught.value.field) == ("forbidden", "queue")
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Refused, match=r"^bad_request links:"):
             await worker.settle("q", "ack", task, links=[LINK])
-        assert (caught.value.code, caught.value.field) == ("bad_request", "links")
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Refused, match=r"^bad_request links:"):
             await worker.settle("q", "ack", task, links=[{**LINK, "id": task["id"], "queue": "q"}])
-        assert (caught.value.code, caught.value.field) == ("bad_request", "links")
         assert await worker.settle("q", "ack", task, links=[{**LINK, "queue": "q"}]) == ["ok"]
 
 

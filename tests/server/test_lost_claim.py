@@ -71,7 +71,7 @@ async def dispatch(store: ForgetfulStore, worker: Recorder) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: object) -> None:
     store = ForgetfulStore()
     worker = Recorder(WorkerAccount(10))
     await dispatch(store, worker)
@@ -91,7 +91,7 @@ class AwayStore(ForgetfulStore):
         return claim
 
 
-async def test_a_lost_claim_is_repeated_until_the_store_answers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_lost_claim_is_repeated_until_the_store_answers(autojump_clock: object) -> None:
     store = AwayStore()
     worker = Recorder(WorkerAccount(10))
     await dispatch(store, worker)
@@ -116,7 +116,7 @@ class ExpiringStore(ForgetfulStore):
 
 
 async def test_tasks_that_expire_are_claimed_anew_after_their_claim_was_lost(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: object,
 ) -> None:
     """A worker would count the time that is left from the lease, which is older than the push."""
     store = ExpiringStore()
@@ -136,7 +136,7 @@ class GarbledStore(ForgetfulStore):
 
 
 async def test_a_claim_whose_answer_cannot_be_read_is_the_only_one_and_does_not_hold_up_the_end(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: object,
 ) -> None:
     store = GarbledStore()
     dispatcher = Dispatcher("mail", store, Ticker(store, print), "server")  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ class EmptyStore(ForgetfulStore):
 
 
 async def test_what_comes_right_after_a_claim_that_found_nothing_is_claimed_when_the_pace_is_over(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: object,
 ) -> None:
     store, account = EmptyStore(), WorkerAccount(5)
     account.lease("mail", LEASES, 30, 0.0)  # less than half of the credit is free
@@ -189,9 +189,7 @@ class Clumsy(Recorder):
         Recorder.push(self, queue, lease_ms, leases, run_timeout_ms)
 
 
-async def test_a_claim_that_fails_by_our_fault_is_logged_and_another_follows(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_claim_that_fails_by_our_fault_is_logged_and_another_follows(autojump_clock: object) -> None:
     store = ForgetfulStore(generous=True)
     worker = Clumsy(WorkerAccount(10))
     with capture_logs() as logs:

@@ -33,9 +33,8 @@ async def test_a_frame_or_each_task_names_the_tenant(served: Served) -> None:
         assert {lease.id for lease in leases} == {"acme/a", "zoo/b", "zoo/c"}
         keyed = [task("d", tenant="zoo", dedupe_key="k"), task("e", tenant="zoo", dedupe_key="k")]
         assert await shop.ask("enqueue", queue="q", tasks=keyed) == {"outcomes": ["ok", "duplicate zoo/d"]}
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(Refused, match=r"^bad_request tenant:"):
             await shop.ask("enqueue", queue="q", tasks=[task("a", tenant="zoo"), task("b")])
-        assert (refused.value.code, refused.value.field) == ("bad_request", "tenant")
 
 
 async def test_a_refused_tenant_is_told_beside_the_outcomes(served: Served, operator: Raw) -> None:
@@ -70,9 +69,8 @@ async def test_a_tenants_slow_requests_leave_the_others_their_places(
     async with raw(served, PRODUCER) as shop:
         for ref in range(MAX_TENANT_REQUESTS_HERE):
             await shop.send("tasks", ref=1000 + ref, queue="q", ids=["slow/a"])
-        with pytest.raises(Refused, match="tenant slow") as refused:
+        with pytest.raises(Refused, match=r"^too_many .*tenant slow"):
             await shop.ask("tasks", queue="q", ids=["slow/a"])
-        assert refused.value.code == "too_many"
         assert (await shop.ask("tasks", queue="q", ids=["quick/a"]))["tasks"][0]["state"] == "unknown"
         reply = await shop.ask("enqueue", queue="q", tasks=[task("a", tenant="slow"), task("a", tenant="quick")])
         assert reply["outcomes"] == ["refused", "ok"]
@@ -91,9 +89,8 @@ async def test_a_tenant_waits_for_its_own_places_only(served: Served) -> None:
             await shop.ask("enqueue", queue="q", tenant="flood", tasks=[task(id.partition("/")[2]) for id in some])
             await shop.send("wait_tasks", ref=9000 + start, queue="q", ids=some, timeout_ms=9000)
         await shop.ask("enqueue", queue="q", tasks=[task("a", tenant="flood"), task("a", tenant="quiet")])
-        with pytest.raises(Refused, match="of tenant flood") as refused:
+        with pytest.raises(Refused, match=r"^too_many .*of tenant flood"):
             await shop.ask("wait_tasks", queue="q", ids=["flood/a"], timeout_ms=9000)
-        assert refused.value.code == "too_many"
         await shop.send("wait_tasks", ref=8000, queue="q", ids=["quiet/a"], timeout_ms=9000)
         assert await shop.ask("cancel", queue="q", ids=["quiet/a"]) == {"outcomes": ["ok"]}
 

@@ -52,10 +52,7 @@ async def test_a_worker_that_comes_back_in_time_goes_on_with_its_tasks(server_st
 
 async def test_leases_go_from_server_to_server_and_back(server_store: str) -> None:
     """Each of them gives back, when all is over, what it had: none of it is its own any more but the last."""
-    async with (
-        running(server_store, reconnect_grace=LONG) as one,
-        running(server_store, reconnect_grace=LONG) as two,
-    ):
+    async with running(server_store, reconnect_grace=LONG) as one, running(server_store, reconnect_grace=LONG) as two:
         (task,) = await broken(one, "a")
         for served in (two, one, two):
             async with raw(served, WORKER) as again:

@@ -61,11 +61,7 @@ async def test_time_for_which_another_tenant_had_the_slot_is_told(
 
 
 async def test_the_share_is_told_as_all_servers_have_added_it(served: Served) -> None:
-    async with (
-        raw(served, tenant("ada")) as ada,
-        raw(served, OPERATOR) as operator,
-        raw(served, WORKER) as worker,
-    ):
+    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as worker:
         await operator.ask("configure", queue="q", settings={"share": "count"})
         await worker.attach("q")
         await ada.enqueue("q", ["a", "b", "c"])

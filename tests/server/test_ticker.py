@@ -153,7 +153,7 @@ class SlowStore:
 
 
 async def test_what_comes_to_be_expected_during_a_tick_is_not_forgotten(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     store = SlowStore()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ async def test_what_comes_to_be_expected_during_a_tick_is_not_forgotten(
 
 
 async def test_a_queue_in_which_nothing_happens_is_ticked_ever_less_until_something_is_expected(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     store = SlowStore()
     store.answer.set()
@@ -208,7 +208,7 @@ class BusyStore(SlowStore):
 
 
 async def test_few_ticks_are_under_way_at_once_and_queues_with_ready_tasks_are_ticked_every_second(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: object,
 ) -> None:
     store, notified = BusyStore(), list[str]()
     ticker = Ticker(store, notified.append)  # type: ignore[arg-type]
@@ -239,7 +239,7 @@ class CostlyStore(SlowStore):
 
 
 async def test_ticks_at_the_floor_begin_at_the_same_moments_after_long_turns(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     store = CostlyStore()
     store.answer.set()
@@ -259,7 +259,7 @@ class CrowdedStore(BusyStore):
 
 
 async def test_a_queue_with_a_due_task_is_ticked_before_thousands_without(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     """All of them are looked at all the same, while one of them is due at every moment."""
     store = CrowdedStore()
@@ -288,7 +288,7 @@ class HerdStore(SlowStore):
 
 
 async def test_a_herd_is_promoted_by_one_short_tick_after_the_other(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     """So a caller waits behind one of them. Another queue is ticked when that one has ended."""
     store = HerdStore()
@@ -318,7 +318,7 @@ class PatientStore(SlowStore):
         return Tick(now_ms, DAY_MS, 1, 0, 0, 0, 0)
 
 
-async def test_times_that_are_ever_sooner_are_not_all_kept(autojump_clock: trio.testing.MockClock) -> None:
+async def test_times_that_are_ever_sooner_are_not_all_kept(autojump_clock: object) -> None:
     """A tenant chooses when its tasks start: a hundred thousand delays, each shorter than the one before."""
     store = SlowStore()
     store.answer.set()
@@ -328,7 +328,7 @@ async def test_times_that_are_ever_sooner_are_not_all_kept(autojump_clock: trio.
     assert len(ticker._due._heap) + len(ticker._idle._heap) < 50
 
 
-async def test_a_time_that_is_far_away_is_kept_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_time_that_is_far_away_is_kept_once(autojump_clock: object) -> None:
     store = PatientStore()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
     with trio.move_on_after(2_000):
@@ -355,7 +355,7 @@ class StuckStore(SlowStore):
 
 
 async def test_what_cannot_be_done_now_is_tried_again_at_the_floor_however_often_it_ticks(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     store = StuckStore()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
@@ -367,9 +367,7 @@ async def test_what_cannot_be_done_now_is_tried_again_at_the_floor_however_often
     assert len(store.asked_at) == 5
 
 
-async def test_a_queue_that_is_none_is_not_ticked_for_ever(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_a_queue_that_is_none_is_not_ticked_for_ever(autojump_clock: object, nursery: trio.Nursery) -> None:
     store = SlowStore()
     store.answer.set()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
@@ -393,7 +391,7 @@ class Expiring(SlowStore):
         return Tick(0, 10, 0, 0, 1, 0, 0)
 
 
-async def test_tasks_that_expire_all_the_time_do_not_fill_the_log(autojump_clock: trio.testing.MockClock) -> None:
+async def test_tasks_that_expire_all_the_time_do_not_fill_the_log(autojump_clock: object) -> None:
     store, seconds = Expiring(), 20.0
     with structlog.testing.capture_logs() as lines, trio.move_on_after(seconds):
         await Ticker(store, _ignore).run()  # type: ignore[arg-type]

@@ -56,9 +56,7 @@ def test_parts_sum_to_the_waiting_time(begin: int, end: int, last: int, interval
 
 @settings(max_examples=20)
 @given(st.lists(st.tuples(TIMES, TIMES, SPANS), min_size=1, max_size=20))
-def test_parts_sum_to_the_waiting_time_of_any_claims(
-    claims: list[tuple[int, int, list[BlockedInterval]]],
-) -> None:
+def test_parts_sum_to_the_waiting_time_of_any_claims(claims: list[tuple[int, int, list[BlockedInterval]]]) -> None:
     wait_times, wholes = WaitTimes(), []
     for now, waited, intervals in sorted(claims, key=lambda claim: claim[0]):
         told = [each for each in intervals if each.begin <= each.end <= now]

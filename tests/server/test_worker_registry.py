@@ -90,9 +90,8 @@ async def test_an_older_worker_is_refused_where_the_younger_is_attached(served: 
         await first.attach("q", name="mill", started_at_ms=1_000)
         await young.attach("q", name="mill", started_at_ms=2_000)
         assert await first.closed() == SUPERSEDED
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Refused, match=r"^superseded worker:"):
             await old.attach("q", name="mill", started_at_ms=1_000)
-        assert (caught.value.code, caught.value.field) == ("superseded", "worker")
         await young.quiet()
 
 

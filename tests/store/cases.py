@@ -1,9 +1,13 @@
-"""Cases of one test: the one that failed is named."""
+"""Cases of one test: the one that failed is named. And what is refused for one field."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import pytest
+
+from fairq.errors import BadRequest, FairqError
 
 
 @contextmanager
@@ -14,3 +18,13 @@ def case(*what: object) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"case: {', '.join(map(repr, what))[:500]}")
         raise
+
+
+@contextmanager
+def refused_for(
+    field: str, error: type[FairqError] = BadRequest, *, match: str | None = None
+) -> Iterator[pytest.ExceptionInfo[FairqError]]:
+    """Have the block refused for this field; yields what is raised."""
+    with pytest.raises(error, match=match) as caught:
+        yield caught
+    assert caught.value.field == field, f"refused for {caught.value.field}: {caught.value}"

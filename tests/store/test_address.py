@@ -15,7 +15,7 @@ from fairq.store.opening import open_store
 from fairq.store.topology import node_address, parse_seeds, read_slots
 from tests import stores
 
-from .cases import case
+from .cases import case, refused_for
 from .certificates import make_certificate
 from .proxy import open_proxy
 
@@ -106,9 +106,8 @@ def test_a_wrong_url_names_the_setting_and_hides_the_password() -> None:
         "unix://",
     ]:
         with case(url):
-            with pytest.raises(SettingsError) as caught:
+            with refused_for("store", SettingsError) as caught:
                 Address.parse(url)
-            assert caught.value.field == "store"
             for piece in (SECRET, QUOTED, "p@ss", "p%40ss", "ss:wo", "s3c"):
                 assert piece not in caught.value.message
 

@@ -218,10 +218,7 @@ async def test_a_connection_cut_before_sending_says_that_nothing_was_done() -> N
         async with trio.open_nursery() as nursery:
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, answer_ping_then_read_no_more, listeners)
-            async with (
-                connected(listeners[0].socket.getsockname()[1]) as connection,
-                trio.open_nursery() as callers,
-            ):
+            async with connected(listeners[0].socket.getsockname()[1]) as connection, trio.open_nursery() as callers:
                 callers.start_soon(lambda: call_outcome(connection, "SET", "a", b"x" * 30_000_000, into=sent))
                 await wait_until(lambda: bool(connection._pending) and not connection._out)  # it is being sent
                 callers.start_soon(lambda: call_outcome(connection, "SET", "b", "1", into=queued))

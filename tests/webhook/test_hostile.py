@@ -9,7 +9,6 @@ from typing import Any
 import httpcore2
 import pytest
 import trio
-from trio.testing import MockClock
 
 import fairq
 from fairq.webhook import deliverer as module
@@ -21,7 +20,7 @@ from .harness import PUBLIC, bench, resolving
 from .receiver import Receiver, Reply, answering, reply, silent
 
 
-async def test_redirects_are_not_followed(autojump_clock: MockClock) -> None:
+async def test_redirects_are_not_followed(autojump_clock: object) -> None:
     for status in [301, 302, 303, 307, 308]:
         with case(status):
             to = reply(status, location="http://127.0.0.1/admin")
@@ -46,7 +45,7 @@ BROKEN: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
-async def test_a_broken_answer_is_tried_again(answer: bytes, autojump_clock: MockClock, logged: list[Any]) -> None:
+async def test_a_broken_answer_is_tried_again(answer: bytes, autojump_clock: object, logged: list[Any]) -> None:
     async with bench(Receiver(answering(answer))) as bench_:
         with pytest.raises(fairq.Retry, match=r"hooks\.example cannot be reached: \w+") as caught:
             await bench_.deliver()
@@ -65,7 +64,7 @@ def test_the_cause_of_an_error_without_a_text_is_its_kind() -> None:
     assert module._cause(httpcore2.ReadError(trio.BrokenResourceError())) == "BrokenResourceError"
 
 
-async def test_tiny_parts_of_an_answer_leave_others_their_turns(autojump_clock: MockClock) -> None:
+async def test_tiny_parts_of_an_answer_leave_others_their_turns(autojump_clock: object) -> None:
     """A chunk of one byte costs the client as much as one of 64 KiB."""
     chunks = b"1\r\nx\r\n" * 20_000
     turns = 0
@@ -84,7 +83,7 @@ async def test_tiny_parts_of_an_answer_leave_others_their_turns(autojump_clock: 
     assert turns >= len(chunks) // READ_BYTES
 
 
-async def test_interim_answers_without_end_are_given_up(autojump_clock: MockClock) -> None:
+async def test_interim_answers_without_end_are_given_up(autojump_clock: object) -> None:
     interim = b"HTTP/1.1 103 Early Hints\r\n\r\n"
     endless = Receiver(answering(interim * (ANSWER_BYTES // len(interim) + 1)))
     async with bench(endless) as bench_:
@@ -97,7 +96,7 @@ async def test_interim_answers_without_end_are_given_up(autojump_clock: MockCloc
     assert endless.connections == 2
 
 
-async def test_a_thousand_headers_do_no_harm(autojump_clock: MockClock) -> None:
+async def test_a_thousand_headers_do_no_harm(autojump_clock: object) -> None:
     answer = reply(200, b"1", content_type="application/json", **{f"x_{n}": "y" for n in range(1_000)})
     async with bench(Receiver(answering(answer))) as bench_:
         assert await bench_.deliver() == 1
@@ -115,7 +114,7 @@ SLOW: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("open_bench", SLOW.values(), ids=SLOW)
 async def test_the_timeout_is_for_all_of_a_request(
-    open_bench: Callable[..., Any], autojump_clock: MockClock, logged: list[Any]
+    open_bench: Callable[..., Any], autojump_clock: object, logged: list[Any]
 ) -> None:
     async with open_bench(timeout=7.5) as bench_:
         await trio.sleep(1)
@@ -128,7 +127,7 @@ async def test_the_timeout_is_for_all_of_a_request(
     assert [line["ms"] for line in logged] == [pytest.approx(7_500)]
 
 
-async def test_an_endless_refusal_is_not_read(autojump_clock: MockClock) -> None:
+async def test_an_endless_refusal_is_not_read(autojump_clock: object) -> None:
     endless = Reply(410, {"transfer-encoding": "chunked"}, (b"x" * 1_000 for _ in iter(int, 1)), 1.0)
     async with bench(Receiver(answering(endless))) as bench_:
         began = trio.current_time()

@@ -9,16 +9,7 @@ from attrs import evolve
 
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import check_full_id, check_known_id
-from fairq.model.webhooks import (
-    SECRETS,
-    URL,
-    Webhook,
-    choose,
-    copy_id,
-    read_copy_id,
-    webhook_id,
-    webhook_in,
-)
+from fairq.model.webhooks import SECRETS, URL, Webhook, choose, copy_id, read_copy_id, webhook_id, webhook_in
 from fairq.webhook.addresses import AddressRules
 from fairq.webhook.answers import Verdict
 from fairq.webhook.deliverer import Target

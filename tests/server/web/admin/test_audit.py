@@ -139,9 +139,8 @@ async def test_a_change_that_cannot_be_noted_is_not_carried_out(monkeypatch: pyt
     await operator.ask("set_weight", queue="q", tenant="ada", weight=2)
     with monkeypatch.context() as patch:
         patch.setattr(Audit, "begin", lost)
-        with pytest.raises(Refused, match="not carried out") as refused:
+        with pytest.raises(Refused, match=r"^unavailable .*not carried out"):
             await operator.ask("set_weight", queue="q", tenant="ada", weight=9)
-        assert refused.value.code == "unavailable"
     assert (await operator.ask("tenants", queue="q"))["tenants"][0]["weight"] == 2
 
 

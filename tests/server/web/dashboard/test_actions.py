@@ -129,10 +129,7 @@ async def test_a_task_is_cancelled_a_dead_letter_replayed_or_deleted(site: Site,
     assert "gone" in await site.do("cancel", **t1)
     assert await site.do("replay-one", **dies) == "ada/dies is replayed"
     assert "gone" in await site.do("purge-one", **dies)
-    assert [each.state for each in await site.store.tasks("q", ["ada/t1", "ada/dies"])] == [
-        "cancelled",
-        "ready",
-    ]
+    assert [each.state for each in await site.store.tasks("q", ["ada/t1", "ada/dies"])] == ["cancelled", "ready"]
 
 
 async def test_a_dead_task_whose_letter_is_deleted_is_told_without_it(site: Site, worker: Raw) -> None:
@@ -212,12 +209,7 @@ async def test_a_token_is_shown_once_and_revoked(site: Site) -> None:
 async def test_nonsense_is_refused_in_words(site: Site, worker: Raw) -> None:
     csrf = (await site.open("create-token"))["csrf"]
     for action in [each.name for each in ACTIONS]:
-        for given in (
-            {},
-            {"queue": "NO SUCH"},
-            {"queue": "q", "tenant": "\0"},
-            {"queue": "q", "ids": "x" * 900},
-        ):
+        for given in ({}, {"queue": "NO SUCH"}, {"queue": "q", "tenant": "\0"}, {"queue": "q", "ids": "x" * 900}):
             asked = await site.browser.get(f"/do/{action}", params=given)
             assert asked.status_code < 500, asked.text
             sent = await site.browser.post(f"/do/{action}", data={"csrf": csrf, **given}, headers=FORM)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from fairq.errors import Unavailable
 from fairq.scopes import run_all
@@ -20,7 +19,7 @@ from .harness import Site, text_of
 
 
 async def test_however_many_search_the_store_rests_most_of_the_time(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began: list[float] = []
 

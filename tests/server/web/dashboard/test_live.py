@@ -119,7 +119,7 @@ class Page:
         return f"page {self.asked}"
 
 
-async def test_a_hundred_tabs_render_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_hundred_tabs_render_once(autojump_clock: object) -> None:
     renderings, page = Shared[str](KEPT_S), Page()
     found: list[str] = []
 
@@ -135,7 +135,7 @@ async def test_a_hundred_tabs_render_once(autojump_clock: trio.testing.MockClock
     assert page.asked <= 6
 
 
-async def test_what_began_too_early_is_made_again_once_for_all(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_began_too_early_is_made_again_once_for_all(autojump_clock: object) -> None:
     renderings, page = Shared[str](KEPT_S), Page()
     found: list[str] = []
 
@@ -150,7 +150,7 @@ async def test_what_began_too_early_is_made_again_once_for_all(autojump_clock: t
     assert found == ["page 2"] * 100
 
 
-async def test_what_is_too_old_to_be_told_is_not_kept(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_is_too_old_to_be_told_is_not_kept(autojump_clock: object) -> None:
     renderings = Shared[str](KEPT_S)
 
     async def render() -> str:
@@ -163,9 +163,7 @@ async def test_what_is_too_old_to_be_told_is_not_kept(autojump_clock: trio.testi
     assert list(renderings._kept) == ["another"]
 
 
-async def test_renderings_of_many_pages_are_few_at_a_time_and_kept_within_bounds(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_renderings_of_many_pages_are_few_at_a_time_and_kept_within_bounds(autojump_clock: object) -> None:
     renderings, now, most = Shared[str](KEPT_S, 4), 0, 0
 
     async def render() -> str:

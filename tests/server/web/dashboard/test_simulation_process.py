@@ -50,10 +50,7 @@ async def test_what_it_refuses_is_told(observed: Observed) -> None:
 
 @pytest.mark.parametrize(
     ("program", "said"),
-    [
-        ("os.kill(os.getpid(), 9)", "died with code -9"),
-        ("sys.stdin.close()\nsys.exit(3)", "died with code 3"),
-    ],
+    [("os.kill(os.getpid(), 9)", "died with code -9"), ("sys.stdin.close()\nsys.exit(3)", "died with code 3")],
 )
 async def test_a_process_that_dies_is_an_error(
     observed: Observed, monkeypatch: pytest.MonkeyPatch, program: str, said: str

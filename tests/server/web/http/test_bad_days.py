@@ -355,11 +355,7 @@ async def test_no_path_no_method_and_what_a_path_can(ada: Client) -> None:
     check_problem(wrong, 405, "method_not_allowed")
     assert wrong.headers["allow"] == "GET, HEAD, OPTIONS, POST"
     options = await ada.options(TASKS)
-    assert (options.status_code, options.headers["allow"], options.content) == (
-        204,
-        "GET, HEAD, OPTIONS, POST",
-        b"",
-    )
+    assert (options.status_code, options.headers["allow"], options.content) == (204, "GET, HEAD, OPTIONS, POST", b"")
     check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
     seen = await ada.head(f"{TASKS}/t")
     assert (seen.status_code, seen.content) == (200, b"")

@@ -37,10 +37,7 @@ async def test_a_request_that_comes_again_gives_links_the_same_ids(served: Serve
     task = await claimed(ada, worker)
     links = [{"queue": "next", "payload": 1}, {"queue": "q", "payload": 2}]
     check(await ada.post(TASKS, json={"payload": 1}), 201)
-    ended = {
-        "queue": "q",
-        "settlements": [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": links}],
-    }
+    ended = {"queue": "q", "settlements": [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": links}]}
     for _ in range(2):
         check_problem(await worker.post("/v1/leases", json=ended), 429, "quota_exceeded", "queued")
     await served.app.store.set_limits("q", "ada", {"queued": None})

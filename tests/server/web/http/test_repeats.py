@@ -36,8 +36,7 @@ async def test_repeated_calls_change_nothing_more(ada: Client) -> None:
     for method, path, body, *expected in CALLS:
         for status, told in expected:
             answer = check(
-                await ada.request(method, Q + path, json=body) if body else await ada.request(method, Q + path),
-                status,
+                await ada.request(method, Q + path, json=body) if body else await ada.request(method, Q + path), status
             )
             assert (answer["outcome"] if isinstance(told, str) else answer) == told, (method, path)
 

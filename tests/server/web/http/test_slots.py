@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from fairq.model.tasks import Lease, Settlement
 from fairq.server.dispatch.worker_account import OVER_S
@@ -85,7 +84,7 @@ def slots(worker: HttpWorker) -> tuple[int, int]:
 
 
 async def test_a_worker_stays_while_it_holds_a_lease_and_counts_it_until_its_time_is_over(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: object,
 ) -> None:
     worker, began = worker_with_lease(), trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -96,9 +95,7 @@ async def test_a_worker_stays_while_it_holds_a_lease_and_counts_it_until_its_tim
     assert slots(worker) == (0, 0)
 
 
-async def test_a_lease_counts_until_it_has_ended_and_an_extended_one_goes_on(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_lease_counts_until_it_has_ended_and_an_extended_one_goes_on(autojump_clock: object) -> None:
     worker, began, other = worker_with_lease(), trio.current_time(), Settlement("ack", LEASE.id, LEASE.lease + 1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.run)

@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import trio
-import trio.testing
 
 from fairq.model.option_tables import TaskOptions
 from fairq.model.tasks import OPTIONS
