@@ -155,7 +155,7 @@ class Fleet:
                 why, is_unfit = f"code {code}", is_ready and code == UNFIT
             except OSError as error:  # no process, memory or file is left for it
                 why, is_ready, is_unfit = str(error), False, False
-            if is_unfit or is_first and not is_ready:
+            if is_unfit or (is_first and not is_ready):
                 raise SettingsError(f"a server process ended: {why}; see its log")
             is_first, settings = False, evolve(settings, repair=False)
             if self._stopping.is_set():
