@@ -32,7 +32,7 @@ CHILD = "FAIRQ_CHILD"  # the variable that marks a process as a child
 READY = b"ready\n"  # printed by a child when it serves
 RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
 STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
-UNFIT = "code 2"  # how a child ends that has served, and whose store's data is not for it any more
+UNFIT = 2  # the exit code of a child that has served, and whose store's data is not for it any more
 KILL_S = 10.0  # beyond the grace, before a child is killed
 
 
@@ -151,10 +151,11 @@ class Fleet:
         while not self._stopping.is_set():
             began = trio.current_time()
             try:
-                why, is_ready = await self._run_child(settings, task_status if is_first else trio.TASK_STATUS_IGNORED)
+                code, is_ready = await self._run_child(settings, task_status if is_first else trio.TASK_STATUS_IGNORED)
+                why, is_unfit = f"code {code}", is_ready and code == UNFIT
             except OSError as error:  # no process, memory or file is left for it
-                why, is_ready = str(error), False
-            if (why == UNFIT) if is_ready else is_first:
+                why, is_ready, is_unfit = str(error), False, False
+            if is_unfit or (is_first and not is_ready):
                 raise SettingsError(f"a server process ended: {why}; see its log")
             is_first, settings = False, evolve(settings, repair=False)
             if self._stopping.is_set():
@@ -164,8 +165,8 @@ class Fleet:
             with trio.move_on_after(again_s):
                 await self._stopping.wait()
 
-    async def _run_child(self, settings: Settings, task_status: trio.TaskStatus[None]) -> tuple[str, bool]:
-        """Run a child to its end; returns how it ended, and whether it was ever ready. Raises: OSError."""
+    async def _run_child(self, settings: Settings, task_status: trio.TaskStatus[None]) -> tuple[int, bool]:
+        """Run a child to its end; returns its exit code, and whether it was ever ready. Raises: OSError."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
         child = await trio.lowlevel.open_process(
             [sys.executable, "-P", "-m", "fairq", "serve"], env={**own, **environment_of(settings), CHILD: "1"},
@@ -180,7 +181,7 @@ class Fleet:
             if await child.stdout.receive_some(len(READY)):
                 is_ready = True
                 task_status.started()
-            return f"code {await child.wait()}", is_ready
+            return await child.wait(), is_ready
         finally:
             if child.poll() is None:
                 child.kill()
