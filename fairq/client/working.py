@@ -159,7 +159,7 @@ class Working:
                 runners.start_soon(self._stop_when_empty)
             await self.idle.wait()
             runners.cancel_scope.cancel()
-        if burst and self.driver.session.told_credit is None:  # it was never attached
+        if burst and not self.driver.session.has_asked:
             why = self.driver.session.obstacle or "no answer"
             self.fault = self.fault or Unavailable(f"no connection to the server ({why})")
 

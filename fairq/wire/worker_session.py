@@ -75,7 +75,7 @@ class _CreditExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         if self.session.refused(error, now):
-            self.session.told_credit = -1
+            self.session.told_credit = None
 
 
 @define(eq=False)
@@ -106,7 +106,8 @@ class WorkerSession(ClientSession):
     started_at_ms: int = 0  # 0: its name is not kept across restarts
     settled: Callable[[str, Sequence[Settlement], Sequence[str]], None] = _ignore  # queue, outcomes
     dropped: Callable[[str, Settlement, FairqError], None] = _ignore  # queue, what is invalid, why
-    told_credit: int | None = field(default=None, init=False)  # last sent; None: it never attached, -1: it was refused
+    told_credit: int | None = field(default=None, init=False)  # the server knows it, or soon will; None: it does not
+    has_asked: bool = field(default=False, init=False)  # some server was asked to attach it
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)
     held: dict[str, dict[str, _Held]] = field(factory=dict, init=False)  # by queue and id
@@ -272,7 +273,7 @@ class WorkerSession(ClientSession):
         Held leases always fit, since credit is bounded. The others are settled later, with or without this: but the
         end of the old connection, which may come first, takes an attempt.
         """
-        self.must_attach, self.told_credit = False, self.credit
+        self.must_attach, self.has_asked, self.told_credit = False, True, self.credit
         most = self._most(LEASE_BYTES)
         leases = [HeldLease(queue, id, number) for queue, line in self.held.items() for id, (number, _) in line.items()]
         leases += [HeldLease(queue, each.id, each.lease) for queue, line in self.settlements.items() for each in line]
