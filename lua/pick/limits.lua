@@ -56,9 +56,8 @@ function limits.is_plain(call, account)
   return call.queue.limited == 0 and account.is_odd == 0
 end
 
--- True if one more task of the tenant may be leased.
+-- True if one more task of the tenant, which has ready ones, may be leased.
 function limits.is_eligible(call, account)
-  if account.ready == 0 then return false end
   if limits.is_plain(call, account) then return true end
   local details = accounts.odd_details(call, account)
   if details and details.blocked ~= 0 then return false end
