@@ -152,14 +152,18 @@ def delete(
     tenant: str,
     *,
     purge: Annotated[
-        bool, Parameter(negative=(), help="Also delete its schedules, waiting tasks and dead letters.")
+        bool,
+        Parameter(
+            negative=(), help="Also delete its schedules, waiting tasks and dead letters, and close its batches."
+        ),
     ] = False,
     yes: Yes = False,
     server: Server | None = None,
 ) -> int:
     """Delete a tenant that has nothing, with its weight, limits, opening hours, pause and feed; a task makes it again.
 
-    Results, dedupe keys and complete batches are kept for their time; until then the tenant cannot be deleted.
+    Results, dedupe keys and complete batches are kept for their time; until then the tenant cannot be deleted, and the
+    error says when that is over at the latest.
 
     Example: `fairq tenants delete emails acme --purge --yes`
     """

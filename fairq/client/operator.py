@@ -125,9 +125,15 @@ class OperatorClient(Client):
             raise NotFound(f"there is no tenant {tenant} in queue {queue}", field="tenant")
 
     async def empty_tenant(self, queue: str, tenant: str) -> None:
-        """Delete what a tenant has: schedules, waiting tasks and dead letters; running tasks go on."""
+        """Delete what a tenant has: schedules, waiting tasks and dead letters; running tasks go on.
+
+        Its open batches are closed. They are kept for a day when they are complete, its results and dedupe keys for as
+        long as was asked for.
+        """
         for schedule in await self.schedules(queue, tenant=tenant):
             await self.unschedule(queue, schedule.name, tenant=tenant)
+        async for batch in self.batches(queue, tenant=tenant, state="open"):
+            await self.batch(queue, batch.id).close()
         await self.cancel_all(queue, tenant=tenant)
         async with aclosing(self.dead_letters(queue).purge_all(tenant=tenant)) as sweeps:
             async for _ in sweeps:

@@ -15,6 +15,7 @@ from fairq.model.history import Slot
 from fairq.model.limits import Limits, OpeningHours
 from fairq.model.queues import SHARES, QueueSettings, QueueState, Repair, Tick
 from fairq.model.tenants import TenantPage, TenantState
+from fairq.model.texts import say_moment
 from fairq.store import keys
 from fairq.store.calls import LOOKS, Calls, wall_ms
 from fairq.store.counts import QueueCounts
@@ -131,10 +132,13 @@ class QueueCalls(Calls):
 
     async def drop_tenant(self, queue: str, tenant: str) -> bool:
         """Delete a tenant that has nothing, with its settings and feed; False: there is none. Raises: NotEmpty."""
-        outcome, *pairs = await self._call("drop_tenant", queue, tenant)
+        outcome, *rest = await self._call("drop_tenant", queue, tenant)
         if outcome == b"not_empty":
+            until, *pairs = rest
             held = {name.decode(): count for name, count in zip(pairs[::2], pairs[1::2], strict=True)}
-            kept = f"{held.pop('kept_bytes'):,} bytes of batches, results and dedupe keys, until their time is over"
+            kept = f"{held.pop('kept_bytes'):,} bytes of batches (kept until a day after they are complete)"
+            if until:
+                kept += f", results and dedupe keys (until {say_moment(until)} at the latest)"
             names = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in held.items() if count)
             raise NotEmpty(f"tenant {tenant} in queue {queue} is not empty: {names or kept}", field="tenant")
         return bool(outcome == b"ok")

@@ -40,15 +40,15 @@ end
 
 -- drop_tenant(keys, argv): delete a tenant that has nothing, with its account, settings and feed.
 --   argv  3 tenant
---   out   "ok" | "gone" (there is no such tenant) | "not_empty" (nothing was changed), then what it has: name, how
---         many, ...
+--   out   "ok" | "gone" (there is no such tenant) | "not_empty" (nothing was changed), then when the last result or
+--         dedupe key of the queue will be gone (ms; 0: it had none), and what the tenant has: name, how many, ...
 function drains.drop_tenant(keys, args)
   local call, name = calls.open(keys, args), args[3]
   local packed = redis.call('HGET', call.prefix .. 'tenants', name)
   if not packed then return {'gone'} end
   local account = accounts.named(call, name, packed)
   local held = holdings(call, account)
-  if not has_nothing(held) then return {'not_empty', unpack(held)} end
+  if not has_nothing(held) then return {'not_empty', call.queue.kept_until, unpack(held)} end
   drop(call, {account})
   redis.call('UNLINK', call.prefix .. 'events:' .. name)
   return {'ok'}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -272,6 +273,19 @@ def test_the_user_of_the_guide_may_back_up_and_restore(filled: str, start_store:
     assert told.code == 0, told.err
     restored = fairq("restore", file, "--store", re.sub("//.*@", "//backup:PASSWORD@", target.url))
     assert restored.code == 0, restored.err
+
+
+def test_the_line_of_the_guide_makes_that_user_in_a_file_of_users(start_store: Start, tmp_path: Path) -> None:
+    (command,) = re.findall(r'^(echo "user backup on .*") >> deploy/redis.acl$', GUIDE.read_text(), re.MULTILINE)
+    line = subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True, timeout=30).stdout
+    store = start_store()
+    with stores.connect(store.url) as client:
+        (store.directory / "users.acl").write_text(stores.users() + line)
+        client.execute_command("ACL", "LOAD")
+    trio.run(open_once, store.url)
+    url = re.sub("//.*@", "//backup:PASSWORD@", store.url)
+    told = fairq("backup", tmp_path / "b.jsonl.gz", "--store", url)
+    assert told.code == 0, told.err
 
 
 def test_the_embedded_store_is_backed_up_and_restored(backed_up: Path, tmp_path: Path) -> None:

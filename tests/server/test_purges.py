@@ -89,6 +89,20 @@ async def test_a_tenant_that_gets_tasks_while_it_is_emptied_is_not_deleted_with_
         assert await op.tenants("q") == []
 
 
+async def test_a_tenant_that_is_emptied_has_no_open_batch_which_would_be_kept_for_ever(served: Served) -> None:
+    async with (
+        fairq.open_client(url_of(served), token=tenant("ada")) as ada,
+        fairq.open_operator(url_of(served), token=OPERATOR) as op,
+    ):
+        batches = [await ada.open_batch("q", id=id, max_running=1, on_complete=1) for id in ("empty", "filled")]
+        await batches[1].add_many([1, 2])
+        await op.empty_tenant("q", "ada")
+        assert {(await batch.state()).state for batch in batches} == {"complete"}
+        await op.empty_tenant("q", "ada")  # a callback that came at the end of the first time
+        with pytest.raises(fairq.NotEmpty, match=r"bytes of batches \(kept until a day after they are complete\)$"):
+            await op.delete_tenant("q", "ada")
+
+
 async def test_many_purges_are_no_more_work_for_the_store_than_one(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
