@@ -328,9 +328,7 @@ def test_floors_are_those_of_the_code() -> None:
     holder = next(value for lost, value in after.items() if "which worker holds" in lost)
     assert holder == f"{questions.ANSWER_S:g} s; then the name is left out"
     slots = next(value for lost, value in after.items() if "how many slots" in lost)
-    assert slots.startswith(
-        f"{worker_registry._WRITE_S:g} s; a server that is silent for {server_slots._FORGET_S:g} s"
-    )
+    assert slots.startswith(f"{worker_registry._WRITE_S:g} s; a server that is silent for {server_slots._FORGET_S:g} s")
 
 
 def refusals_at_start() -> list[str]:
