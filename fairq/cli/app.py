@@ -31,8 +31,8 @@ _COMMANDS = {
     "demo": "Compare first-in-first-out and fair scheduling on real work.",
     "docs": "List the guides, or print one.",
     "serve": "Run a server.",
-    "doctor": "Look the store over, and a server if one answers.",
-    "migrate": "Take a store's data to this fairq's version, ahead of its servers.",
+    "doctor": "Check the store, and a server if one answers.",
+    "migrate": "Migrate a store's data to this fairq's version, ahead of its servers.",
     "backup": "Write a backup of the store to a file, while servers run.",
     "restore": "Put a backup into an empty store.",
     "worker": "Run the handlers of an app.",
@@ -43,21 +43,21 @@ _COMMANDS = {
     "enqueue": "Enqueue one task, or one task or request per line of a file.",
     "batches": "List, show, cancel and watch batches.",
     "tasks": "Show, cancel and reschedule tasks.",
-    "why": "Tell why a task waits, and when it may start.",
+    "why": "Say why a task waits, and when it may start.",
     "events": "Print the events of a tenant's tasks, and follow them.",
     "tenants": "List a queue's tenants, set weights, limits and opening hours, pause and resume.",
-    "top": "Show queues and top tenants as they are now: rates, waiting times, shares.",
+    "top": "Show queues and their top tenants: rates, waiting times, shares.",
     "simulate": "Predict shares and waiting times under other weights, limits or slots.",
     "queues": "List queues, change settings, limits and opening hours, pause, resume, repair and delete.",
     "dead": "List, show, replay and purge dead letters.",
     "schedules": "Create, list, pause, resume and remove recurring tasks.",
     "tokens": "Create, list and revoke tokens.",
-    "audit": "Show what operators have changed: who, when, from where.",
+    "audit": "Show operators' changes: who, when, from where.",
 }
 
 
 def commands(*, is_listing: bool = False) -> App:
-    """Make the command line. A command's module, which has its help, is imported only when the command is asked for.
+    """Make the command line. A command's module, which has its help, is imported only when the command is used.
 
     `is_listing`: all commands are listed, so each has one line of help instead.
     """
@@ -71,7 +71,7 @@ def commands(*, is_listing: bool = False) -> App:
         home = name.replace("-", "_")
         app.command(f"fairq.cli.{home}:{home}", name=name, **({"help": line} if is_listing else {}))
     if is_listing:  # it is one of those that begin with a dash, and takes 10 ms to make
-        app.register_install_completion_command(help="Have bash, zsh or fish complete commands and options by tab.")
+        app.register_install_completion_command(help="Install tab completion for bash, zsh or fish.")
     return app
 
 

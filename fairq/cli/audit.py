@@ -37,10 +37,10 @@ def audit(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Show what operators have changed: when, by which token, from where, what, and the value before.
+    """Show operators' changes: time, token, address, change and previous value.
 
-    The newest come first; above them, changes that have begun and not ended: their server may have died. With
-    --follow, each change is one line, and with --json one JSON document.
+    The newest come first. Above them stand unfinished changes, whose server may have died. With --follow, each change
+    is one line, and with --json one JSON document.
 
     Example: `fairq audit --queue emails --tenant acme --since 2h`
 
@@ -57,11 +57,11 @@ def audit(
     since
         How far back to look, such as 2h or 7d.
     by_tenants
-        Show what tenants have set themselves, such as schedules.
+        Show tenants' own changes, such as schedules.
     count
         Changes to show at most.
     follow
-        Then print new changes as they end or become unknown, until interrupted.
+        Then print new changes as they finish or become unknown, until interrupted.
     """
     if count < 1:
         raise BadRequest("count must be at least 1", field="count")

@@ -16,7 +16,7 @@ from fairq.cli.stores import StoreChoice, chosen
 
 Program = Annotated[
     Path | None,
-    Parameter(help="Program of the store that loads the backup, a valkey-server or redis-server [default: ours]."),
+    Parameter(help="Program that loads the backup, a valkey-server or redis-server [default: fairq's own]."),
 ]
 
 
@@ -24,16 +24,16 @@ def backup(
     file: Path,
     *,
     store: StoreChoice | None = None,
-    verify: Annotated[bool, Parameter(help="Read the backup afterwards, and count.")] = True,
+    verify: Annotated[bool, Parameter(help="Read the backup afterwards, and count its queues and tasks.")] = True,
     server_program: Program = None,
     as_json: Json = False,
 ) -> None:
     """Write a backup of the store to a file, while servers run: lines of JSON, which every later version reads.
 
-    The store sends its data as to a replica, all of one moment: all tasks acknowledged when the backup began are in it,
-    and each queue is whole. (The nodes of a cluster follow one another.) It holds payloads and tokens' hashes, so only
-    its owner may read the file. Meanwhile a Valkey of its own takes as much disk beside the file, and as much memory,
-    as the store. `zcat FILE | grep ...` looks something up.
+    The backup shows the store at one moment: it has all tasks acknowledged before it began, and each queue is
+    consistent. (The nodes of a cluster follow one another.) It holds payloads and tokens' hashes, so only its owner may
+    read the file. Meanwhile a separate Valkey takes as much memory, and as much disk beside the file, as the store.
+    Search the file with `zcat FILE | grep ...`.
 
     Example: `fairq backup nightly.jsonl.gz --store redis://127.0.0.1:6379/0`
     """

@@ -47,14 +47,14 @@ def list_(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """List the batches of a queue, those that are complete for a day; operators see them as `<tenant>/<id>`.
+    """List the batches of a queue, complete ones for a day; operators see them as `<tenant>/<id>`.
 
     Example: `fairq batches list emails --tenant acme`
 
     Parameters
     ----------
     limit
-        Batches to list at most; which of more is not defined.
+        Batches to list at most, in no defined order.
     """
     if limit < 1:
         raise BadRequest("limit must be at least 1", field="limit")
@@ -90,7 +90,7 @@ def show(queue: str, id: str, *, json: Json = False, server: Server | None = Non
 def cancel(queue: str, id: str, *, yes: Yes = False, json: Json = False, server: Server | None = None) -> int:
     """Close a batch and cancel its tasks: waiting ones never run, running ones are stopped.
 
-    Exits with 1 if it is complete already, or the question is not answered with yes.
+    Exits with 1 if it is already complete, or you do not answer yes.
 
     Example: `fairq batches cancel emails acme/july`
     """
@@ -112,7 +112,7 @@ def cancel(queue: str, id: str, *, yes: Yes = False, json: Json = False, server:
 
 @batches.command
 def watch(queue: str, id: str, *, json: Json = False, server: Server | None = None) -> int:
-    """Follow a batch until it is complete: one line that is redrawn, or on no terminal a line for each change.
+    """Follow a batch until it is complete: one line that is redrawn; without a terminal, a line for each change.
 
     With --json, each line is one JSON document. Exits with 1 if any of its tasks failed.
 

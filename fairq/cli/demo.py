@@ -22,9 +22,9 @@ Files = Annotated[
 
 
 Stay = Annotated[
-    bool, Parameter(negative=(), help="Leave the server, its dashboard and the workers up, in the folder fairq-demo.")
+    bool, Parameter(negative=(), help="Keep the server, dashboard and workers running, in the folder fairq-demo.")
 ]
-End = Annotated[bool, Parameter(negative=(), help="End what --stay left up, and remove its folder.")]
+End = Annotated[bool, Parameter(negative=(), help="Stop a demo that --stay kept running, and remove its folder.")]
 
 
 def demo(*, files: Files = None, json: Json = False, stay: Stay = False, end: End = False) -> int:

@@ -23,7 +23,7 @@ def guides() -> dict[str, Path]:
 
 
 def docs(name: str | None = None) -> None:
-    """List the guides, or print one: as text for people on a terminal, as Markdown into a pipe or file.
+    """List the guides, or print one: as text on a terminal, as Markdown into a pipe or file.
 
     Example: `fairq docs tutorial`
 

@@ -26,16 +26,16 @@ def doctor(
     *,
     store: StoreChoice | None = None,
     server: Server | None = None,
-    admin_url: Annotated[str, Parameter(help="Operators' listener of a server, which is asked if it answers.")] = (
+    admin_url: Annotated[str, Parameter(help="Operators' listener of a server, which is checked if it answers.")] = (
         _ADMIN_URL
     ),
     prune: Annotated[bool, Parameter(negative=(), help="Delete function libraries of other versions.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Look the store over, and a server if one answers; each finding says what to do about it.
+    """Check the store, and a server if one answers; each finding says what to do about it.
 
-    It changes nothing but for --prune, which is safe at any time: a server that still runs another version loads its
-    library again. The exit code is 1 if there is a problem, and 0 otherwise, also with warnings.
+    Only --prune changes something. It is safe at any time: a server that still runs another version loads its library
+    again. The exit code is 1 if there is a problem, else 0, even with warnings.
 
     Example: `fairq doctor --store redis://127.0.0.1:6379/0`
     """

@@ -49,8 +49,8 @@ def enqueue(
     """Enqueue one task, or one task or request per line of a file, and print its id or the id of all.
 
     With --wait, exits with 1 if the task, or any task of the file, fails. If a command with --lines or --requests is
-    interrupted, repeat it with the same file and --id: it adds what is missing. That is known from how many tasks its
-    batches have, so nothing else may add tasks to them.
+    interrupted, repeat it with the same file and --id: it adds the missing tasks. It counts the tasks in its batches,
+    so no other program may add tasks to them.
 
     Example: `fairq enqueue emails '{"to": "ada"}' --delay 5m --wait 60`
 
@@ -62,7 +62,7 @@ def enqueue(
         Any JSON value; `-` reads it from standard input.
     id
         Id of the task or batch; with --requests, the beginning of its batches' ids, at most 30 characters. Repeating
-        the command with the same id makes no second one (default: a new id).
+        the command with the same id makes no second task or batch (default: a new id).
     tenant
         Tenant of the task; for producers' tokens only.
     delay
@@ -70,18 +70,18 @@ def enqueue(
     start_at
         Or when it may start: 2027-01-31T09:00:00+01:00 (with its time zone), or seconds since 1970.
     expires_at
-        Time from which on it no longer starts, likewise; instead of --expires-in (default: never).
+        Time from which it no longer starts, likewise; instead of --expires-in (default: never).
     dedupe_payload
-        Use the payload's hash as the dedupe key. With --lines, an interrupted command can be repeated only if it had a
-        --dedupe-period from the first time on: it sends all lines again.
+        Use the payload's hash as the dedupe key. With --lines, an interrupted command sends all lines again when
+        repeated, so it needs a --dedupe-period from the first run on.
     replace
         If a task with the dedupe key waits, cancel it, and enqueue this one.
     name
-        What kind of task it is; its worker is told (default: none).
+        The kind of task, passed to its worker (default: none).
     batch
         Id of an open batch of the queue that the task joins.
     result_ttl
-        Time to keep what its handler returns, as 1h (default: not at all; with --wait, an hour more than that).
+        Time to keep the handler's return value, as 1h (default: not at all; with --wait, an hour more than that).
     lines
         File with one payload, as JSON, per line (`-`: standard input): the tasks of one batch; empty lines are skipped.
     text_lines
@@ -91,9 +91,9 @@ def enqueue(
         is JSON, `{"priority": 3, "max_running": 2, "tasks": [...]}`, or plain: a priority and sub-requests, as in
         `3:first:second`.
     max_running
-        Tasks of the batch that may run at once; with --requests, of each that does not say (0: no limit).
+        Tasks of the batch that may run at once; with --requests, of each batch that does not say (0: no limit).
     wait
-        Time to wait for the task's result, which is printed, or for the end of all, as 90 or 5m (default: do not wait).
+        Time to wait for the task's result, which is printed, or for all tasks to end, as 90 or 5m (default: no wait).
     """
     _check_source(payload, lines, requests)
     given = flags or TaskFlags()

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def migrate(*, store: StoreChoice | None = None) -> int:
-    """Take the data of a store to this fairq's version.
+    """Migrate the data of a store to this fairq's version.
 
-    Servers do that by themselves, beside their work, as soon as none of an older version runs; this does it at once. It
-    may be interrupted, and goes on where it was. Older servers cannot use the data afterwards: `fairq doctor` says what
-    is to be done, and `fairq backup` comes first. The exit code is 1 while older servers run, or a server does it.
+    Servers do that by themselves, beside their work, when no older server runs; this does it at once. If interrupted,
+    run it again, and it continues. Older servers cannot use the data afterwards: `fairq doctor` says what will be done,
+    and run `fairq backup` first. The exit code is 1 while older servers run, or a server does it.
 
     Example: `fairq migrate --store redis://127.0.0.1:6379/0`
     """

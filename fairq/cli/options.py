@@ -37,7 +37,7 @@ Token = Annotated[str | None, Parameter(env_var="FAIRQ_TOKEN", help="Token; the 
 
 
 IfVersion = Annotated[
-    str | None, Parameter(help="Change it only if this is still its version, as --json or the list showed it.")
+    str | None, Parameter(help="Change it only if it still has this version, as shown by --json or the list.")
 ]
 
 

@@ -25,7 +25,7 @@ DryRun = Annotated[bool, Parameter(name="--dry-run", negative=(), help="Only cou
 def purge(title: str, steps: Steps, *, dry_run: bool, yes: bool, json: bool, server: Server | None) -> int:
     """Cancel what `steps(client, dry_run)` finds, after a question, and print how many; returns the exit code.
 
-    Interrupted, it prints how many were cancelled until then; run again, it goes on with the rest.
+    If interrupted, it prints how many were cancelled so far; if run again, it continues with the rest.
     """
 
     def ask() -> str:

@@ -71,7 +71,7 @@ async def _picture(client: OperatorClient, lines: int) -> RenderableType:
 
 @queues.command
 def show(queue: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show a queue's settings, and for how long its tasks are retried.
+    """Show a queue's settings, and how long its tasks are retried.
 
     Example: `fairq queues show emails`
     """
@@ -154,7 +154,7 @@ def purge_(
 ) -> int:
     """Cancel all waiting tasks of a queue; running tasks, dead letters and schedules stay.
 
-    Interrupted, it has cancelled what it says; run it again to go on.
+    If interrupted, it says how many it has cancelled; run it again to continue.
 
     Example: `fairq queues purge emails --dry-run`
     """
@@ -167,7 +167,7 @@ def purge_(
 
 @queues.command
 def exists(queue: str, *, server: Server | None = None) -> int:
-    """Exit with 0 if there is a queue of that name, else with 1; prints nothing.
+    """Exit with 0 if the queue exists, else with 1; prints nothing.
 
     Example: `fairq queues exists emails`
     """

@@ -20,15 +20,15 @@ def restore(
     file: Path,
     *,
     store: StoreChoice | None = None,
-    replace: Annotated[bool, Parameter(negative=(), help="Delete what fairq has in the store first.")] = False,
+    replace: Annotated[bool, Parameter(negative=(), help="Delete fairq's data in the store first.")] = False,
     check: Annotated[bool, Parameter(negative=(), help="Only read the backup and count; change nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put a backup into an empty store, a single one or a cluster, of Valkey or Redis, whatever it came from.
+    """Put a backup into an empty store: a single one or a cluster, Valkey or Redis, regardless of its origin.
 
-    The backup is read whole and checked; then what it has is written, and each queue is repaired. Until it has ended no
-    server starts on the store. Tasks that ran when the backup was made run again; those that were done since run again
-    too, and those that were enqueued since are gone.
+    The whole backup is read and checked; then its data is written, and each queue is repaired. Until the restore has
+    ended, no server starts on the store. Tasks that ran when the backup was made run again, and so do tasks done since.
+    Tasks enqueued since are gone.
 
     Example: `fairq restore nightly.jsonl.gz --store redis://127.0.0.1:6379/0`
     """

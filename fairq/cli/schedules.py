@@ -91,7 +91,7 @@ def create(
 
 @schedules.command(name="list")
 def list_(queue: str, *, tenant: Tenant = None, json: Json = False, server: Server | None = None) -> None:
-    """List the schedules of a queue, next to fire first. Operators see those of all tenants, or of --tenant.
+    """List the schedules of a queue, in the order of their next fires. Operators see all tenants', or --tenant's.
 
     Example: `fairq schedules list emails`
     """

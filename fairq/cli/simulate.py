@@ -31,7 +31,7 @@ class Proposed:
     guaranteed: Annotated[Of, Parameter(help="Tasks that run before other tenants are served, as acme=2.")] = None
     rate: Annotated[Of, Parameter(help="Starts per second, as acme=5, acme=300/min.")] = None
     burst: Annotated[Of, Parameter(help="Starts at once under a rate, as acme=10.")] = None
-    traffic: Annotated[Of, Parameter(help="How many times as many tasks come, as acme=2.")] = None
+    traffic: Annotated[Of, Parameter(help="Factor for the number of a tenant's tasks, as acme=2.")] = None
     slots: Annotated[int | None, Parameter(help="Slots of all workers together.")] = None
     share: Annotated[str | None, Parameter(help="What is shared: time or count.")] = None
     reserve: Annotated[int | None, Parameter(help="Percentage of slots to keep for tenants with nothing running.")] = (
@@ -44,14 +44,14 @@ def simulate(
     *,
     period: Period = "1h",
     proposed: Proposed | None = None,
-    run_time: Annotated[float | None, Parameter(help="Seconds that a task runs; needed where share is count.")] = None,
+    run_time: Annotated[float | None, Parameter(help="Seconds that a task runs; needed if share is count.")] = None,
     json: Json = False,
     server: Server | None = None,
 ) -> None:
     """Predict shares and waiting times under other weights, limits or slots; nothing is changed.
 
-    What came in the period, and how long it ran, is put through a model of the fair pick twice: as the queue is set up
-    now, and as proposed. `measured` is what happened: where the model of today differs, distrust the prediction.
+    The period's tasks and run times go through a model of the fair pick twice: with the current settings, and as
+    proposed. `measured` is the real history: where the current model differs from it, distrust the prediction.
 
     Example: `fairq simulate emails --weight acme=4 --max-running globex=10 --slots 40`
 

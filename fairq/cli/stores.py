@@ -24,7 +24,7 @@ class StoreChoice:
 
     store: Annotated[
         str | None,
-        Parameter(env_var="FAIRQ_STORE", help="URL of the store, as of `fairq serve` [default: the embedded one]."),
+        Parameter(env_var="FAIRQ_STORE", help="URL of the store, as for `fairq serve` [default: the embedded one]."),
     ] = None
     data_dir: Annotated[
         Path, Parameter(env_var="FAIRQ_DATA_DIR", help="Directory of the embedded store, if no URL is given.")

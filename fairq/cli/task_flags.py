@@ -20,7 +20,7 @@ class TaskFlags:
         Parameter(help="Time from its enqueue after which a task no longer starts, as 5m (default: never)."),
     ] = None
     expires_after_start: Annotated[
-        Span | None, Parameter(help="The same, from its start: --delay, or the fire, however late that is.")
+        Span | None, Parameter(help="The same, counted from its start: --delay, or the fire, however late that is.")
     ] = None
     max_attempts: Annotated[
         int | None,

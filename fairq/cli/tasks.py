@@ -62,9 +62,9 @@ def list_(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """List the attempts that run, the oldest first, and the last that ended; operators only.
+    """List the running attempts, the oldest first, and the last ended ones; operators only.
 
-    Each server keeps the last 500 ends of a queue in memory, until it stops.
+    Each server keeps the last 500 ended attempts of a queue in memory, until it stops.
 
     Example: `fairq tasks list emails --state failed --tenant acme --error 503`
 
@@ -73,7 +73,7 @@ def list_(
     queue
         Queue of the tasks.
     count
-        Attempts to list, 1 to 500: so many that run, and so many that ended.
+        Running attempts to list, and ended attempts to list, 1 to 500.
     """
     words = asdict(which or AttemptFilter())
     found = run_with(server, lambda client: client.attempts(queue, **words, count=count))
@@ -138,7 +138,7 @@ def cancel(
 ) -> int:
     """Cancel tasks: waiting ones never run, running ones are stopped. Exits with 1 if no task was found.
 
-    With --all: every waiting task of a tenant that matches, and no running one. Interrupted, run it again.
+    With --all: every matching waiting task of a tenant, but no running one. If interrupted, run it again.
 
     Example: `fairq tasks cancel emails --all --tenant acme --older-than 7d`
     """

@@ -37,7 +37,7 @@ _RARE = ("pending", "delayed", "dead", "is_limited", "is_paused", "is_closed")
 
 @tenants.command(name="list")
 def list_(queue: str, *, watch: Watch = False, json: Json = False, server: Server | None = None) -> None:
-    """List the tenants of a queue: counts, share delivered, and share entitled to.
+    """List the tenants of a queue: counts, delivered share and entitled share.
 
     Example: `fairq tenants list emails`
     """
@@ -135,7 +135,7 @@ def purge_(
 ) -> int:
     """Cancel all waiting tasks of a tenant; running tasks, dead letters and schedules stay.
 
-    Interrupted, it has cancelled what it says; run it again to go on.
+    If interrupted, it says how many it has cancelled; run it again to continue.
 
     Example: `fairq tenants purge emails acme --dry-run`
     """
@@ -160,7 +160,7 @@ def delete(
     yes: Yes = False,
     server: Server | None = None,
 ) -> int:
-    """Delete a tenant that has nothing, with its weight, limits, opening hours, pause and feed; a task makes it again.
+    """Delete a tenant that has no tasks, with its weight, limits, opening hours, pause and feed; a task makes it again.
 
     Results, dedupe keys and complete batches are kept for their time; until then the tenant cannot be deleted, and the
     error says when that is over at the latest.

@@ -26,7 +26,7 @@ QUEUES, TENANTS, TENANTS_OF_ONE = 8, 5, 10  # in a picture: queues, tenants of e
 _DETAILED = 3  # queues whose tenants are shown
 _RATE_S, _SHARE_S = 60, 300  # periods of rates, and of shares and waiting times
 _QUIET = "no tenant has done anything in the last five minutes; what is newer than ten seconds may not be counted yet"
-Once = Annotated[bool, Parameter(negative=(), help="Print it once and end, as is done without a terminal.")]
+Once = Annotated[bool, Parameter(negative=(), help="Print it once and exit, as without a terminal.")]
 
 _OF_QUEUE = {
     "queue": "queue", "waiting": "waiting", "running": "running", "slots": "slots", "enqueued_per_s": "in/s",
@@ -45,10 +45,10 @@ _FIRST_TO_GO = (  # in a narrow terminal
 
 
 def top(*, queue: str | None = None, once: Once = False, json: Json = False, server: Server | None = None) -> None:
-    """Show queues and their top tenants: rates, waiting times, and the share delivered beside the share entitled.
+    """Show queues and their top tenants: rates, waiting times, delivered and entitled shares.
 
-    Rates are those of the last minute, shares and waiting times those of the last five, at all servers, which add
-    their counts every ten seconds.
+    Rates cover the last minute, shares and waiting times the last five, at all servers, which add their counts every
+    ten seconds.
 
     Example: `fairq top --queue emails`
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fairq.client.operator import OperatorClient
 
-Watch = Annotated[bool, Parameter(negative=(), help="Draw it again each second, until interrupted (on a terminal).")]
+Watch = Annotated[bool, Parameter(negative=(), help="Redraw every second, until interrupted (on a terminal).")]
 ALL_LINES = 1_000_000
 _BUSY = 0.1  # of the time at most goes into reading: large pictures are drawn less often
 

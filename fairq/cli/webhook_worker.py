@@ -49,13 +49,13 @@ def webhook_worker(
     Parameters
     ----------
     queues
-        Queues to work for.
+        Queues to serve.
     url
         URL to post all tasks to; {tenant} in it stands for the tenant's name (default: the queues' webhooks).
     allow_host
         Host that may be posted to, or *.name for all hosts below it; repeatable (default: those of the URLs).
     allow_private
-        Network or address that may be posted to although it is not public, such as 10.1.0.0/16; repeatable.
+        Non-public network or address that may be posted to, such as 10.1.0.0/16; repeatable.
     plaintext
         Allow http:// to other machines.
     secret_file
@@ -65,15 +65,15 @@ def webhook_worker(
     timeout
         Seconds for one request, from the host's lookup to the end of the answer.
     concurrency
-        Tasks at once; of webhooks: in each queue.
+        Tasks at once; with webhooks, in each queue.
     per_host
-        Tasks at once for one host (default: as --concurrency).
+        Tasks at once for one host (default: --concurrency).
     max_response
         Bytes of an answer kept as the result; a longer answer gives no result.
     name
         Name of this worker (default: machine and process); for several queues' webhooks, a part of it.
     grace
-        Seconds that running tasks get to finish at a stop; a second signal ends the worker at once.
+        Seconds that running tasks have to finish at a stop; a second signal ends the worker at once.
     burst
         Exit when the worker holds no task and its queues have none ready. Delayed tasks and retries are not waited for.
         Without a server for 30 s, exit with code 1.

@@ -34,7 +34,7 @@ def add(
     fan_out: Annotated[bool, Parameter(negative=())] = False,
     server: Server | None = None,
 ) -> None:
-    """Register a webhook, or change the one with this URL and name; running webhook workers take it up within a second.
+    """Register a webhook, or change the one with this URL and name; running webhook workers use it within a second.
 
     Example: `fairq webhooks add emails https://example.com/tasks --name welcome`
 
@@ -91,7 +91,7 @@ def _cells(webhook: Webhook) -> dict[str, Any]:
 
 @webhooks.command
 def remove(queue: str, url: str, /, *, name: Name = "", server: Server | None = None) -> None:
-    """Remove a webhook. Copies that wait for it fail until they are dead letters, which can be replayed.
+    """Remove a webhook. Its waiting copies fail until they are dead letters, which can be replayed.
 
     Example: `fairq webhooks remove emails https://example.com/tasks`
     """
@@ -112,7 +112,7 @@ def pause(queue: str, url: str, /, *, name: Name = "", server: Server | None = N
 
 @webhooks.command
 def resume(queue: str, url: str, /, *, name: Name = "", server: Server | None = None) -> None:
-    """Post the tasks of a webhook again. In a queue with other webhooks, some start within ten minutes only.
+    """Post the tasks of a webhook again. In a queue with other webhooks, some start up to ten minutes later.
 
     Example: `fairq webhooks resume emails https://example.com/tasks`
     """

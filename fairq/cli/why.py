@@ -10,7 +10,7 @@ from fairq.model.why_text import say_why
 
 
 def why(queue: str, task_id: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Explain why a task waits, and when it may start. Operators name the task as `<tenant>/<id>`.
+    """Say why a task waits, and when it may start. Operators name the task as `<tenant>/<id>`.
 
     Example: `fairq why emails acme/a1`
     """

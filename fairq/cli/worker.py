@@ -84,9 +84,9 @@ def worker(
     concurrency
         Tasks at once (default: the app's).
     prefetch
-        Tasks held beside those, for tasks of a few ms or a server far away (default: the app's, 0).
+        Tasks held beyond those, for tasks of a few ms or a distant server (default: the app's, 0).
     queue
-        A queue to work for; repeatable (default: the app's queues).
+        A queue to serve; repeatable (default: the app's queues).
     name
         Unique name that the worker keeps across restarts (default: a new name for each start).
         A start ends an older worker of this name, and its tasks are ready again at once.
@@ -94,11 +94,11 @@ def worker(
         Event loop of async handlers: asyncio (uvloop if that is installed) or trio (default: trio if modules of async
         handlers import it, else asyncio).
     grace
-        Seconds that running tasks get to finish at a stop.
-        A second signal ends the worker at once, and after 5 s where a handler does not end.
+        Seconds that running tasks have to finish at a stop.
+        A second signal ends the worker at once, or after 5 s if a handler does not end.
     processes
-        Processes to run, each a whole worker with --concurrency slots of its own, and --name with a number.
-        Those that die are started again.
+        Processes to run, each a whole worker with --concurrency slots, and --name with a number.
+        A process that dies is restarted.
     burst
         Exit when the worker holds no task and its queues have none ready. Delayed tasks and retries are not waited for.
         Without a server for 30 s, exit with code 1.

@@ -18,7 +18,7 @@ _TASKS = columns_of("id", "queue", "tenant", "attempt", "leased_at_ms", "server"
 
 @workers.command(name="list")
 def list_(*, json: Json = False, server: Server | None = None) -> None:
-    """List the workers attached to any server; rows of other servers are some seconds old.
+    """List the workers attached to any server; rows from other servers are some seconds old.
 
     Example: `fairq workers list`
     """
@@ -55,7 +55,7 @@ def show(worker: str, *, count: int = 100, json: Json = False, server: Server | 
 
 @workers.command
 def drain(worker: str, *, server: Server | None = None) -> None:
-    """Let the workers of a name finish their tasks and end, on every server. Exits with 1 if none is attached.
+    """Let the workers of a name finish their tasks and exit, on every server. Exits with 1 if none is attached.
 
     Example: `fairq workers drain mailer-1`
     """
