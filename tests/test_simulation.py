@@ -154,16 +154,9 @@ def series(
     waits = [p50 if each else None for each in started]
     return TenantSeries(
         name,
-        list(enqueued),
-        list(started),
-        list(started),
-        [0] * count,
-        [None] * count,
-        [None] * count,
-        waits,
-        waits,
+        list(enqueued), list(started), list(started), [0] * count, [None] * count, [None] * count, waits, waits,
         whole,
-    )
+    )  # fmt: skip
 
 
 def history(*tenants: TenantSeries) -> History:

@@ -46,14 +46,8 @@ def test_a_schedules_options_are_those_of_its_tasks() -> None:
     assert {field.name: field.default for field in fields} == {field.name: OPTIONS[field.name] for field in fields}
     assert types == {name: of_tasks[name] for name in types}
     assert OPTIONS.keys() - types.keys() == {
-        "delay_ms",
-        "start_at_ms",
-        "expires_at_ms",
-        "batch",
-        "replace",
-        "name",
-        "trace",
-    }
+        "delay_ms", "start_at_ms", "expires_at_ms", "batch", "replace", "name", "trace",
+    }  # fmt: skip
 
 
 def test_every_option_is_checked_by_its_name() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import trio
 from fairq.model.checks import full_id
 from fairq.webhook import verify
 from fairq.webhook.signature import read_secret, tenant_secret, write_secret
+from tests.store.waiting import wait_for
 from tests.webhook.receiver import Answering, Receiver, Reply, Request, reply
 
 from .harness import Commands, ServerThread, fairq, fairq_here, one_line_error, read_until, started
@@ -55,15 +56,6 @@ def state_of(server: ServerThread, id: str, tenant: str = "ada") -> tuple[str, s
     return state.state, state.reason, state.error
 
 
-def wait_for(condition: Callable[[], bool], server: ServerThread) -> None:
-    """Wait until something holds, looking as often as the server's thread answers."""
-    for _ in range(2_000):
-        if condition():
-            return
-        server.call(trio.sleep, 0.01)
-    raise AssertionError("it did not come to hold")
-
-
 def test_tasks_are_posted_signed_and_settled_by_their_answers(
     commands: Commands, server: ServerThread, tmp_path: Path
 ) -> None:
@@ -88,16 +80,16 @@ def test_tasks_are_posted_signed_and_settled_by_their_answers(
             assert {line["task"]: (line["event"], line["status"]) for line in lines} == {
                 ids["ok"]: ("delivered", 200), ids["gone"]: ("rejected", 410), ids["later"]: ("retry", 503)
             }  # fmt: skip
-            wait_for(lambda: state_of(server, ids["ok"])[0] == "done", server)
+            wait_for(lambda: state_of(server, ids["ok"])[0] == "done")
             host = "127.0.0.1"
-            wait_for(lambda: state_of(server, ids["gone"]) == ("dead", "rejected", f"{host} answered 410"), server)
-            wait_for(lambda: state_of(server, ids["later"]) == ("delayed", "", f"{host} answered 503"), server)
+            wait_for(lambda: state_of(server, ids["gone"]) == ("dead", "rejected", f"{host} answered 410"))
+            wait_for(lambda: state_of(server, ids["later"]) == ("delayed", "", f"{host} answered 503"))
 
             slow = commands.enqueue("emails", '"slow"')
-            wait_for(lambda: len(receiver.requests) == 4, server)
+            wait_for(lambda: len(receiver.requests) == 4)
             worker.send_signal(signal.SIGTERM)
             (connection,) = (connection for connection in app.connections if connection.queues)
-            wait_for(lambda: connection.account.credit == 0, server)
+            wait_for(lambda: connection.account.credit == 0)
             unwanted = commands.enqueue("emails", '"unwanted"')
             may_answer.set()
             assert worker.wait(30) == 0

@@ -17,10 +17,11 @@ from fairq.model.tasks import NewTask
 from fairq.model.webhooks import MAX_FAN_OUTS, copy_id, webhook_id
 from fairq.webhook import BadSignature, verify
 from fairq.webhook.signature import write_secret
+from tests.store.waiting import wait_for
 from tests.webhook.receiver import Receiver, Reply, Request, reply
 
 from .harness import Commands, ServerThread, fairq_here, one_line_error, read_until, started
-from .test_webhook import receiving, state_of, wait_for
+from .test_webhook import receiving, state_of
 
 SECRET, OTHER = write_secret(b"s" * 32), write_secret(b"o" * 32)
 
@@ -65,24 +66,24 @@ def test_a_webhook_is_taken_up_changed_paused_and_removed_while_the_worker_runs(
             assert commands("webhooks", "add", "emails", url).out == f"{url} in emails: created\n"
             assert commands("webhooks", "add", "emails", url).out == f"{url} in emails: same\n"
             assert line_of(worker, "posting")["signed_by"] == "the worker's secrets"
-            wait_for(lambda: state_of(server, before)[0] == "done", server)
+            wait_for(lambda: state_of(server, before)[0] == "done")
 
             added = commands("webhooks", "add", "emails", url, "--secret-file", str(tmp_path / "secrets"))
             assert added.out == f"{url} in emails: changed\n"
             assert line_of(worker, "posting")["signed_by"] == "its own secrets"
             second = commands.enqueue("emails", '"signed anew"')
-            wait_for(lambda: state_of(server, second)[0] == "done", server)
+            wait_for(lambda: state_of(server, second)[0] == "done")
 
             commands("webhooks", "pause", "emails", url)
             line_of(worker, "webhook paused")
             (row,) = commands("webhooks", "list", "emails", "--json").json
             assert (row["url"], row["is_paused"], row["secret_count"], "secrets" in row) == (url, True, 1, False)
             app = server.served.app
-            wait_for(lambda: not [each for each in app.connections if each.queues], server)  # it takes nothing more
+            wait_for(lambda: not [each for each in app.connections if each.queues])  # it takes nothing more
             third = commands.enqueue("emails", '"after the pause"')
             assert state_of(server, third)[0] == "ready"
             commands("webhooks", "resume", "emails", url)
-            wait_for(lambda: state_of(server, third)[0] == "done", server)
+            wait_for(lambda: state_of(server, third)[0] == "done")
 
             assert commands("webhooks", "remove", "emails", url).out == f"{url} in emails: removed\n"
             line_of(worker, "webhook removed")
@@ -145,18 +146,18 @@ def test_each_of_several_receivers_gets_a_task_and_is_retried_apart(commands: Co
         with posting(server, "emails") as worker:
             assert len({line_of(worker, "posting")["url"] for _ in range(3)}) == 3
             id = commands.enqueue("emails", '"welcome"')
-            wait_for(lambda: len(receiver.requests) == 2, server)
+            wait_for(lambda: len(receiver.requests) == 2)
             (copy,) = copies_in(receiver, id, refuses)  # the task itself is for the oldest
-            wait_for(lambda: state_of(server, id)[0] == "done", server)
-            wait_for(lambda: state_of(server, copy) == ("dead", "rejected", "127.0.0.1 answered 410"), server)
+            wait_for(lambda: state_of(server, id)[0] == "done")
+            wait_for(lambda: state_of(server, copy) == ("dead", "rejected", "127.0.0.1 answered 410"))
             (letter,) = commands("dead", "list", "emails", "--json").json
             assert (letter["id"], letter["webhook"]) == (full_id("ada", copy), webhook_id(refuses, ""))
             bill = commands.enqueue("emails", '"bill"', "--name", "bill")
-            wait_for(lambda: len(receiver.requests) == 5, server)
+            wait_for(lambda: len(receiver.requests) == 5)
             for each, state in zip(
                 (bill, *copies_in(receiver, bill, accepts, refuses)), ("done", "done", "dead"), strict=True
             ):
-                wait_for(lambda each=each, state=state: state_of(server, each)[0] == state, server)  # type: ignore[misc]
+                wait_for(lambda each=each, state=state: state_of(server, each)[0] == state)  # type: ignore[misc]
     posted = sorted((request.target, request.headers["fairq-task"]) for request in receiver.requests)
     assert posted == sorted(
         [("/accepts", id), ("/refuses", id), ("/accepts", bill), ("/refuses", bill), ("/bills", bill)]
@@ -177,8 +178,8 @@ def test_the_longest_task_is_copied_for_as_many_as_there_may_be(commands: Comman
         task = NewTask("ada/long", orjson.dumps(text))
         assert server.call(server.served.app.store.enqueue, "emails", "ada", [task]) == ["ok"]
         with posting(server, "emails"):
-            wait_for(lambda: len(receiver.requests) == 1 + MAX_FAN_OUTS, server)
-            wait_for(lambda: state_of(server, "long")[0] == "done", server)
+            wait_for(lambda: len(receiver.requests) == 1 + MAX_FAN_OUTS)
+            wait_for(lambda: state_of(server, "long")[0] == "done")
     assert {(request.headers["fairq-task"], request.body) for request in receiver.requests} == {("long", task.payload)}
     assert len({request.target for request in receiver.requests}) == 1 + MAX_FAN_OUTS
 

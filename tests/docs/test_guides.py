@@ -92,14 +92,8 @@ def test_all_readers_texts_are_followed() -> None:
     names = {path.name for path in FOLLOWED}
     assert {
         "README.md",
-        "tutorial.md",
-        "tasks.md",
-        "workers.md",
-        "django.md",
-        "fastapi.md",
-        "testing.md",
-        "operations.md",
-    } <= names
+        "tutorial.md", "tasks.md", "workers.md", "django.md", "fastapi.md", "testing.md", "operations.md",
+    } <= names  # fmt: skip
 
 
 def test_every_block_says_what_it_is() -> None:

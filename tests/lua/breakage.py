@@ -13,17 +13,9 @@ from .calls import FORMATS, Queue, unpack
 
 GARBAGE = ["ghost", "id0", "id9"]
 COUNTS = [
-    "ready",
-    "pending",
-    "delayed",
-    "leased",
-    "dead",
-    "tasks_with_options",
-    "remembered",
-    "weight_sum",
-    "running",
+    "ready", "pending", "delayed", "leased", "dead", "tasks_with_options", "remembered", "weight_sum", "running",
     "servable",
-]
+]  # fmt: skip
 
 
 def packed(name: str, record: Any) -> bytes:

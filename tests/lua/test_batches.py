@@ -73,9 +73,7 @@ def test_a_lease_that_runs_out_while_its_batch_is_being_cancelled_is_cancelled_o
     (lease,) = queue.claim()
     assert lease.id == "urgent"
     queue.advance(LEASE_MS)
-    queue.call(
-        "close_batch", "b", "cancel"
-    )  # 64 of its 65 tasks: the last one is left to the tick, which reaps it first
+    queue.call("close_batch", "b", "cancel")  # 64 of its 65 tasks: the last is left to the tick, which reaps it first
     assert queue.queue_state()["leased"] == 1
     assert queue.tick().reaped == 1
     assert queue.state("urgent") == "cancelled"
@@ -84,11 +82,8 @@ def test_a_lease_that_runs_out_while_its_batch_is_being_cancelled_is_cancelled_o
     progress = queue.batch("b")
     assert progress
     assert (progress.state, progress.cancelled, progress.running) == ("complete", 65, 0)
-    assert (queue.queue_state()["leased"], queue.queue_state()["ready"], queue.tenant("ada").bytes) == (
-        0,
-        0,
-        bytes_of("b", 0),
-    )
+    state = queue.queue_state()
+    assert (state["leased"], state["ready"], queue.tenant("ada").bytes) == (0, 0, bytes_of("b", 0))
 
 
 def test_no_task_of_a_batch_that_is_being_cancelled_is_given_a_place(queue: Queue) -> None:

@@ -97,11 +97,8 @@ def test_a_tick_does_as_much_when_everything_is_due_as_when_one_thing_is(queue: 
     assert (after["cancelled"] - before["cancelled"], before["remembered"] - after["remembered"]) == (6, 12)
     while queue.tick(36).next_due == queue.now:
         pass
-    assert (queue.queue_state()["delayed"], queue.queue_state()["leased"], queue.queue_state()["remembered"]) == (
-        0,
-        0,
-        136,
-    )
+    state = queue.queue_state()
+    assert (state["delayed"], state["leased"], state["remembered"]) == (0, 0, 136)
 
 
 @pytest.mark.parametrize(("tenants", "each", "most"), [(1, 500, 28), (50, 50, 36), (500, 1, 55)])

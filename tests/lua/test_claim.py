@@ -12,15 +12,9 @@ def test_expired_tasks_of_many_tenants_do_not_stop_a_claim(queue: Queue) -> None
     for n in range(500):
         queue_args = ("enqueue", f"t{n}", f"id{n}")
         pipeline.fcall(
-            library.function_name(queue_args[0]),
-            1,
-            queue.prefix,
-            START,
-            "",
-            *queue_args[1:],
-            options(expires_in=10),
+            library.function_name(queue_args[0]), 1, queue.prefix, START, "", *queue_args[1:], options(expires_in=10),
             b"",
-        )
+        )  # fmt: skip
     pipeline.execute()
     queue.advance(10)
     for calls in range(1, 8):

@@ -52,14 +52,8 @@ class Backlog:
         with self.queue.client.pipeline(transaction=False) as pipeline:
             while self.served.total() < until:
                 for _ in range(max(1, min(1000, until - self.served.total()) // batch)):
-                    fcall(
-                        pipeline,
-                        self.queue,
-                        "claim",
-                        "w1",
-                        batch,
-                        rolled=random_values(next(self.numbers), 20 * batch + 200),
-                    )
+                    rolled = random_values(next(self.numbers), 20 * batch + 200)
+                    fcall(pipeline, self.queue, "claim", "w1", batch, rolled=rolled)
                 names = Counter(
                     id.decode().split("-")[0]
                     for reply in pipeline.execute(raise_on_error=True)
@@ -91,15 +85,10 @@ def weights(count: int) -> list[int]:
     return [source.randint(1, 10) for _ in range(count)]
 
 
-def test_lag_stays_within_bounds_in_batches(queue: Queue) -> None:
-    backlog = Backlog(queue, weights(TENANTS), 20)
-    backlog.serve(6_000, batch=100)
-    backlog.assert_fair()
-
-
-def test_lag_stays_within_bounds_one_by_one(queue: Queue) -> None:
-    backlog = Backlog(queue, weights(TENANTS), 10)
-    backlog.serve(1_000, batch=1)
+@pytest.mark.parametrize(("depth", "count", "batch"), [(20, 6_000, 100), (10, 1_000, 1)])
+def test_lag_stays_within_bounds(queue: Queue, depth: int, count: int, batch: int) -> None:
+    backlog = Backlog(queue, weights(TENANTS), depth)
+    backlog.serve(count, batch)
     backlog.assert_fair()
 
 

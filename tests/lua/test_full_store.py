@@ -51,11 +51,8 @@ def test_what_drains_goes_on_and_the_keys_stay_whole(queue: Queue) -> None:
         assert queue.call("results", leases[4].id) == [b"r" * 1000]
         queue.advance(LEASE_MS)
         ticked = [queue.tick(500) for _ in range(9)]
-        assert [sum(getattr(each, name) for each in ticked) for name in ("promoted", "reaped", "trimmed")] == [
-            51,
-            1,
-            11,
-        ]
+        sums = [sum(getattr(each, name) for each in ticked) for name in ("promoted", "reaped", "trimmed")]
+        assert sums == [51, 1, 11]
         assert queue.call("close_batch", "b", "cancel") == b"closed"
         while queue.tick(125).next_due == queue.now:
             pass

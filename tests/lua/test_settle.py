@@ -40,14 +40,10 @@ def test_the_backoff_of_a_task_without_a_limit_stays_bounded(queue: Queue, drawn
     assert lease.attempt == 1050
 
 
-def test_a_traceback_is_kept_up_to_8_kib(queue: Queue) -> None:
-    queue.end("reject", leased(queue), "", "no", "x" * 8192 + "y")
-    assert queue.dead()[0].traceback == "x" * 8192
-
-
-def test_an_endless_error_is_cut(queue: Queue) -> None:
-    queue.end("reject", leased(queue), "", "x" * 70_000)
-    assert queue.dead()[0].error == "x" * 2048
+def test_errors_are_kept_up_to_2_kib_and_tracebacks_up_to_8(queue: Queue) -> None:
+    queue.end("reject", leased(queue), "", "x" * 70_000, "x" * 8192 + "y")
+    (letter,) = queue.dead()
+    assert (letter.error, letter.traceback) == ("x" * 2048, "x" * 8192)
 
 
 def test_two_hundred_and_fifty_thousand_releases_do_not_wrap_the_attempt(queue: Queue) -> None:

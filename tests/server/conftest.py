@@ -73,12 +73,9 @@ def store_clock(server_store: str, monkeypatch: pytest.MonkeyPatch) -> StoreCloc
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers and clients that do not look again for an hour: they do in time only what they know or are told of."""
     for constant in (
-        "timers.ticker.FLOOR_S",
-        "timers.ticker._DISCOVER_S",
-        "long_poll.POLL_S",
-        "net.revocations.POLL_S",
+        "timers.ticker.FLOOR_S", "timers.ticker._DISCOVER_S", "long_poll.POLL_S", "net.revocations.POLL_S",
         "net.revocations.FLOOR_S",
-    ):
+    ):  # fmt: skip
         monkeypatch.setattr(f"fairq.server.{constant}", 3600.0)
     monkeypatch.setattr("fairq.wire.waits.WAIT_MS", 50_000)  # longer than a test may take; servers wait for a minute
 

@@ -45,14 +45,8 @@ async def test_development_tokens_work_only_with_dev(server_store: str) -> None:
 
 
 NO_TOKENS: list[str] = [
-    "dev-",
-    "dev-root",
-    "dev-tenant:",
-    "dev-tenant:a/b",
-    "dev-tenant:a:b",
-    "fq_worker_0123_ab_00000000",
-    "x",
-]
+    "dev-", "dev-root", "dev-tenant:", "dev-tenant:a/b", "dev-tenant:a:b", "fq_worker_0123_ab_00000000", "x",
+]  # fmt: skip
 
 
 async def test_other_texts_are_no_tokens(served: Served) -> None:

@@ -56,8 +56,7 @@ async def test_a_task_tells_its_worker_and_a_worker_its_tasks(where: str, one: S
         raw(one if where.startswith("the same") else two, OPERATOR) as operator,
         raw(one if where.startswith("the same") else two, tenant("ada")) as ada,
     ):
-        numbers = await holding(one, worker, "a", "b", started=1, name="mill")
-        await wait_until(lambda: is_listed(operator, "mill"))
+        numbers = await holding(one, worker, "a", "b", started=1, listed_by=operator)
         assert [row["worker"] for row in await states(operator, "ada/a", "ada/b")] == ["mill", "mill"]
         assert [row["worker"] for row in await states(ada, "a")] == ["mill"]
         told = await operator.ask("worker_tasks", worker="mill")
@@ -76,8 +75,7 @@ async def test_a_task_tells_its_worker_and_a_worker_its_tasks(where: str, one: S
 
 async def test_what_waits_or_has_ended_has_no_worker(one: Served, two: Served) -> None:
     async with raw(one, WORKER) as worker, raw(two, tenant("ada")) as ada, raw(two, OPERATOR) as operator:
-        await holding(one, worker, "a", started=1)
-        await wait_until(lambda: is_listed(operator, "mill"))
+        await holding(one, worker, "a", started=1, listed_by=operator)
         await ada.enqueue("q", ["later"], delay_ms=60_000)
         assert ["worker" in row for row in await states(ada, "a", "later", "none")] == [True, False, False]
 
@@ -133,9 +131,8 @@ async def test_a_server_that_does_not_answer_leaves_its_workers_tasks_unknown(
     monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
     async with raw(one, WORKER) as far, raw(two, WORKER) as near, raw(two, OPERATOR) as operator:
-        await holding(one, far, "a", started=1, name="far")
+        await holding(one, far, "a", started=1, name="far", listed_by=operator)
         await holding(two, near, "b", started=1, name="near")
-        await wait_until(lambda: is_listed(operator, "far"))
         silence(monkeypatch, one)
         assert [row.get("worker") for row in await states(operator, "ada/a", "ada/b")] == [None, "near"]
         told = await operator.ask("worker_tasks", worker="far")
@@ -155,8 +152,7 @@ async def test_states_that_are_read_at_the_same_time_share_questions(
 
     async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator, trio.open_nursery() as nursery:
         ids = [f"id-{number}" for number in range(50)]
-        await holding(one, worker, *ids, started=1, name="mill")
-        await wait_until(lambda: is_listed(operator, "mill"))
+        await holding(one, worker, *ids, started=1, listed_by=operator)
         monkeypatch.setattr(Questions, "on_question", count)
         found = await two.app.store.tasks_and_leases("q", [f"ada/{id}" for id in ids])
         names: dict[LeaseKey, str] = {}
@@ -179,8 +175,7 @@ async def test_names_that_are_too_many_for_a_round_are_left_out(
     monkeypatch.setattr("fairq.server.net.lease_holders.LEASES_PER_ROUND", 20)
     async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
         ids = [f"id-{number}" for number in range(30)]
-        await holding(one, worker, *ids, started=1, name="mill")
-        await wait_until(lambda: is_listed(operator, "mill"))
+        await holding(one, worker, *ids, started=1, listed_by=operator)
         assert not any("worker" in row for row in await states(operator, *(f"ada/{id}" for id in ids)))
         few = await states(operator, *(f"ada/{id}" for id in ids[:20]))
         assert {row["worker"] for row in few} == {"mill"}
@@ -191,8 +186,7 @@ async def test_rounds_of_questions_begin_some_time_apart(
 ) -> None:
     monkeypatch.setattr("fairq.server.net.lease_holders.ROUND_S", 3600)
     async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
-        await holding(one, worker, "id-0", "id-1", started=1, name="mill")
-        await wait_until(lambda: is_listed(operator, "mill"))
+        await holding(one, worker, "id-0", "id-1", started=1, listed_by=operator)
         assert [row["worker"] for row in await states(operator, "ada/id-0")] == ["mill"]
         with trio.move_on_after(0.3) as scope:
             await states(operator, "ada/id-1")
@@ -203,8 +197,7 @@ async def test_a_request_that_is_cancelled_while_it_asks_leaves_the_others_their
     monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
     async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
-        numbers = await holding(one, worker, "a", started=1, name="mill")
-        await wait_until(lambda: is_listed(operator, "mill"))
+        numbers = await holding(one, worker, "a", started=1, listed_by=operator)
         lease = LeaseKey("q", "ada/a", numbers["a"])
         with trio.CancelScope() as scope:
             scope.cancel()

@@ -26,15 +26,18 @@ SUPERSEDED = (4002, "a newer worker has this name")
 
 
 async def holding(
-    served: Served, worker: Raw, *ids: str, started: int, name: str = "mill", credit: int | None = None
-) -> dict[str, int]:
-    """Have a worker attach and be pushed tasks, for an hour; returns the numbers of their leases."""
+    served: Served, worker: Raw, *ids: str, started: int, name: str = "mill", credit: int | None = None,
+    listed_by: Raw | None = None,
+) -> dict[str, int]:  # fmt: skip
+    """Have a worker attach, be pushed tasks, for an hour, and be listed; returns the numbers of their leases."""
     await served.app.store.configure("q", {"lease_ms": 3_600_000})
     async with raw(served, tenant("ada")) as ada:
         await ada.enqueue("q", ids)
     await worker.attach("q", credit=credit or len(ids), name=name, started_at_ms=started)
     tasks = await worker.pushed(len(ids))
     assert len(tasks) == len(ids)
+    if listed_by:
+        await wait_until(lambda: is_listed(listed_by, name))
     return {task["id"]: task["lease"] for task in tasks}
 
 

@@ -95,16 +95,10 @@ async def test_rediss_checks_the_certificate(store_port: int, tmp_path: Path) ->
 def test_a_wrong_url_names_the_setting_and_hides_the_password() -> None:
     for url in [
         "",
-        "valkey.example.org",
-        f"http://:{QUOTED}@host",
-        f"redis://:{QUOTED}@host:port",
-        f"redis://:{SECRET}@host:6379",
-        "redis://:s3c/ret@host:6379",
-        f"redis://:{QUOTED}@host?socket_timeout=soon",
-        "rediss://host?ssl_ca_certs=/nowhere.pem",
-        "rediss://host?ssl_certfile=/nowhere.pem",
-        "unix://",
-    ]:
+        "valkey.example.org", f"http://:{QUOTED}@host", f"redis://:{QUOTED}@host:port",
+        f"redis://:{SECRET}@host:6379", "redis://:s3c/ret@host:6379", f"redis://:{QUOTED}@host?socket_timeout=soon",
+        "rediss://host?ssl_ca_certs=/nowhere.pem", "rediss://host?ssl_certfile=/nowhere.pem", "unix://",
+    ]:  # fmt: skip
         with case(url):
             with refused_for("store", SettingsError) as caught:
                 Address.parse(url)

@@ -125,14 +125,22 @@ def test_two_settles_are_under_way_at_most_and_the_rest_gathers(end: WorkerEnd) 
     assert ids(end.only()) == ["c", "d", "e"]
 
 
-def test_settles_keep_to_the_servers_limits() -> None:
-    end = WorkerEnd().attach(max_batch=3, max_message_bytes=65_536)
+@pytest.mark.parametrize(
+    ("said", "limits", "count"),
+    [
+        ({"error": "\0" * MAX_ERROR_CHARS}, {"max_batch": 3, "max_message_bytes": 65_536}, 3),
+        ({"traceback": "\0" * MAX_TRACEBACK_BYTES}, {"max_message_bytes": 200_000}, 4),
+    ],
+    ids=["errors", "tracebacks"],
+)
+def test_settles_keep_to_the_servers_limits(said: dict[str, str], limits: dict[str, int], count: int) -> None:
+    end = WorkerEnd().attach(**limits)
     end.push(*"abcdefgh")
     for id in "abcdefgh":
-        end.session.settle("q", Settlement("nack", id, 1, None, "\0" * MAX_ERROR_CHARS))
+        end.session.settle("q", Settlement("reject", id, 1, **said))  # type: ignore[arg-type]
     texts = [str(message) for message in end.session.outgoing(end.now)]
-    assert [text.count('"action"') for text in texts] == [3, 3]
-    assert all(len(text) < 65_536 for text in texts)
+    assert [text.count('"action"') for text in texts] == [count, count]
+    assert all(len(text) < limits["max_message_bytes"] for text in texts)
 
 
 def test_a_traceback_travels_with_its_failure(end: WorkerEnd) -> None:
@@ -141,16 +149,6 @@ def test_a_traceback_travels_with_its_failure(end: WorkerEnd) -> None:
     assert end.only()["settlements"] == [
         {"action": "nack", "id": "a", "lease": 1, "error": "no", "traceback": "frames?"}
     ]
-
-
-def test_tracebacks_keep_to_the_servers_limits() -> None:
-    end = WorkerEnd().attach(max_message_bytes=200_000)
-    end.push(*"abcdefgh")
-    for id in "abcdefgh":
-        end.session.settle("q", Settlement("reject", id, 1, traceback="\0" * MAX_TRACEBACK_BYTES))
-    texts = [str(message) for message in end.session.outgoing(end.now)]
-    assert [text.count('"action"') for text in texts] == [4, 4]
-    assert all(len(text) < 200_000 for text in texts)
 
 
 def test_a_traceback_for_which_a_message_has_no_room_is_left_out() -> None:
