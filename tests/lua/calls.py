@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -243,6 +243,11 @@ def progress_of(row: list[Any]) -> Progress:
     """Read how far a batch is."""
     state, tenant, *counts, created, completed = row
     return Progress._make((state.decode(), tenant.decode(), *counts, float(created), float(completed)))
+
+
+def pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """Pair names with their values."""
+    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def load_variant(client: redis.Redis, version: str, *changes: tuple[str, str]) -> None:

@@ -44,3 +44,4 @@ class CrowdWalk(Walk):
             m.operate(verb="set_weight", tenant=choose.choice(CROWD), weight=choose.choice([300, 1000, 9000]))
         else:
             m.configure(name="share", choice=choose.randrange(2))
+        self.keep()

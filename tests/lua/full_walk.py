@@ -37,6 +37,7 @@ class FullWalk(Walk):
                     m.tick(ms=0, limit=100)
             case 4:
                 self.operate(choose(NAMES))
+        self.keep()
         if self.random.random() < 0.25:
             self.compare()
 

@@ -10,6 +10,7 @@ from fairq.model.queue.limits import LIMITS, UNSET
 from fairq.model.queue.model import Model
 
 from .machine import NAMES, QueueMachine, Walk
+from .told_history import ToldHistory
 
 
 class IdleWalk(Walk):
@@ -31,6 +32,8 @@ class IdleWalk(Walk):
         for part in parts:
             if part != left:
                 part()
+        if self.keeper.random() < 0.5:
+            self.end_webhooks()
         if left == self.end_pauses:
             self.pause_queue()
         self.pass_time(2 * BATCH_KEEP_MS)
@@ -55,6 +58,7 @@ class IdleWalk(Walk):
         for key in sorted(client.scan_iter()):
             if client.pttl(key) > 0:
                 client.delete(key)
+        self.machine.history = ToldHistory()
 
     def end_settings(self) -> None:
         settings = Model().settings
@@ -69,6 +73,10 @@ class IdleWalk(Walk):
     def end_schedules(self) -> None:
         for field in list(self.machine.model.schedules):
             self.machine.change_schedule(verb="unschedule", field=field, after=50)
+
+    def end_webhooks(self) -> None:
+        for id in list(self.machine.webhooks):
+            self.machine.change_webhook(verb="remove", id=id, name="", on=0)
 
     def end_batches(self) -> None:
         for name in list(self.machine.model.batches):

@@ -174,6 +174,9 @@ class Keyspace:
             if kind == "unique" and not self.unique[name].startswith("0 "):
                 continue  # was held for a period, which is over; the store deletes it a minute late
             assert kind in without_seat or not rest or rest.split(":")[0] in self.seats, name
+        named = (self.limits, self.opening_hours, self.opening_changes, self.parked, self.due, self.feeds)
+        assert {name for names in named for name in names} <= {"", *self.seats}
+        assert {member[1:5] for member in self.ends} <= self.tags.keys()
 
     def check_ready(self) -> dict[str, str]:
         """The ready tasks of a tenant are those that are nowhere else; returns id -> tenant."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf, isclose
 from typing import Any
@@ -21,12 +22,14 @@ from fairq.model.queue.schedules import Revision
 from fairq.model.schedules import Timing
 from fairq.model.tasks import leased_at_ms
 from fairq.model.waiting import AT_MAX_RUNNING
-from fairq.store.records import pack_timing
+from fairq.store.records import pack_timing, pack_waits
 from tests import reports
 
-from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args, unpack, words
+from .calls import HEAD, Queue, leased_in, options, packed_template, pairs, settle_args, unpack, words
 from .keyspace import Keyspace
 from .rebuilt import check_other
+from .told_history import ToldHistory
+from .told_webhooks import ToldWebhooks
 
 # A walk's clock is its own: the store's ends no key of it, however long the walk takes.
 USUAL_VARIANT = (("return string.format('%.0f', ms + KEY_GRACE_MS)", "return '1000000000000'"),)
@@ -45,6 +48,8 @@ SMALL_VARIANT = (  # by which few tenants are drawn, and few tasks and bytes are
     ("local COSTLY_PER_CALL = 60 ", "local COSTLY_PER_CALL = 3 "),
     ("PAGE, LONG_PAGE, KEYS = 64, 4, 500", "PAGE, LONG_PAGE, KEYS = 2, 1, 5"),
     ("PLACES_PER_CALL = 64", "PLACES_PER_CALL = 2"),
+    ("local KEYS_PER_CALL = 150", "local KEYS_PER_CALL = 10"),
+    ("WEBHOOKS_PER_QUEUE, FAN_OUTS_PER_QUEUE = 64, 15", "WEBHOOKS_PER_QUEUE, FAN_OUTS_PER_QUEUE = 3, 1"),
 )
 # The same bounds of the model.
 SMALL = {"few": 1, "looks": 1, "first": 1, "blocks": 1, "widest": 2, "large": 3, "page": 80}
@@ -126,6 +131,7 @@ FILTERS: st.SearchStrategy[tuple[str, str, str, int, int]] = st.tuples(
 WEIGHTS = st.sampled_from([1000, 1, 500, 1023, 1024, 3000, HEAVIEST])
 SEEDS = st.integers(0, 2**16)
 FIELDS = ["ada/s1", "ada/s2", "bob/s1"]
+HOOKED, HOOKS = ["add", "add", "pause", "remove"], ["0000000a", "0000000b", "0000000c", "0000000d"]
 TIMINGS = [pack_timing(Timing("0 3 * * *", "Europe/Zürich")), pack_timing(Timing("", "UTC", 1_500))]
 AFTER = [1, 50, 0, -1, LEASE, 70_000]
 TEMPLATES: list[dict[str, Any]] = [
@@ -137,11 +143,6 @@ TEMPLATES: list[dict[str, Any]] = [
 ]
 WEIGHTS_OF_STEPS = [10, 8, 10, 8, 4, 4, 2, 2, 3, 3, 2, 5, 2, 5, 2, 2]
 FIRES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(AFTER)), min_size=1, max_size=3)
-
-
-def pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Pair names with their values."""
-    return zip(flat[::2], flat[1::2], strict=True)
 
 
 class RandomValues:
@@ -176,6 +177,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.claims = 0
         self.given: list[tuple[str, int]] = []  # id and number of every lease so far
         self.lives: dict[str, int] = {}
+        self.history, self.webhooks = ToldHistory(), ToldWebhooks(*((3, 1) if self.bounds else ()))
         self.cursor = ""
         self.attached = 10  # slots
         self.revisions: list[tuple[str, bytes, Revision | None]] = []  # as servers have read them, some long ago
@@ -470,10 +472,11 @@ class QueueMachine(RuleBasedStateMachine):
     def forget_queue(self, for_ms: int) -> None:
         """Forget the queue, if it has had nothing for so long; then it is made anew."""
         outcome = self.call("forget_queue", for_ms, 0, "", 1).decode()
-        self.same(outcome, self.model.forget_queue(self.now, for_ms))
+        expected = self.model.forget_queue(self.now, for_ms)
+        self.same(outcome, "stays" if self.webhooks else expected)
         if outcome == "ok":
             self.call("make_queue")
-            self.model, self.lives = self.new_model(), {}
+            self.model, self.lives, self.history = self.new_model(), {}, ToldHistory()
             self.configure_short_leases()
 
     @rule(ids=FEW_IDS, span=st.sampled_from([-50, 0, *SPANS]))
@@ -580,6 +583,43 @@ class QueueMachine(RuleBasedStateMachine):
         next_at = self.now + after if verb == "resume" else None
         outcome = self.call("pause_schedule", *field.split("/"), revision, "" if next_at is None else next_at)
         self.same(outcome.decode(), self.model.pause_schedule(self.now, field, model, next_at))
+
+    @rule(
+        verb=st.sampled_from(HOOKED), id=st.sampled_from(HOOKS), name=st.sampled_from(["", "n1"]), on=st.integers(0, 1)
+    )
+    def change_webhook(self, verb: str, id: str, name: str, on: int) -> None:
+        """Register a webhook, remove, pause or resume it."""
+        before, now = dict(self.webhooks), self.model.open(self.now)
+        match verb:
+            case "add":
+                (outcome,) = words(self.attempt("add_webhook", id, "https://a.example/", name, on, ""))
+                self.same(outcome, self.webhooks.add(now, id, "https://a.example/", name, on))
+            case "pause":
+                self.same(self.call("pause_webhook", id, on), self.webhooks.pause(id, on))
+            case _:
+                outcome = self.call("remove_webhook", id).decode()
+                self.same(outcome, "ok" if self.webhooks.pop(id, None) else "gone")
+        if self.webhooks != before:
+            self.model.close(now)
+        self.webhooks.check(self.queue)
+
+    @rule(seed=SEEDS)
+    def add_history(self, seed: int) -> None:
+        """Add what a server has counted of some tenants, and of others, to the history; read it."""
+        source, told, parts = random.Random(seed), Counter[Any](), list[object]()
+        for name in [
+            "",
+            *source.sample(sorted(self.model.tenants), source.randrange(len(self.model.tenants) + 1))[:30],
+        ]:
+            counts = {count: source.randrange(3) for count in ("enqueued", "started", "failed")}
+            waits = {source.randrange(61): source.randint(1, 3) for _ in range(source.randrange(3))}
+            parts += (name, *counts.values(), pack_waits(waits))
+            told.update(counts)
+            told.update(waits)
+        lost, now = source.randrange(3), self.model.open(self.now)
+        self.same(self.call("add_history", lost, *parts), len(self.model.leases))
+        self.history.add(self.model, now, lost, told)
+        self.history.check(self.queue, now)
 
     @rule(is_restored=st.booleans())
     def rebuild(self, is_restored: bool) -> None:
@@ -709,7 +749,7 @@ class Walk:
 
     def __init__(self, machine: QueueMachine, seed: int) -> None:
         self.machine, self.random, self.reader = machine, random.Random(seed), random.Random(seed)
-        self.keeper = random.Random(seed)  # of what leaves the walk as it is: copies of the queue
+        self.keeper = random.Random(seed)  # of history, copies of the queue and, in one of ten walks, webhooks
         # a walk goes without some of what is seldom: bugs hide where features get in each other's way, and elsewhere
         self.weights = [weight * (weight > 6 or self.random.random() < 0.7) for weight in WEIGHTS_OF_STEPS]
         self.teller = random.Random(seed)  # of what is told in feeds: to the rest of the walk it makes no difference
@@ -727,6 +767,7 @@ class Walk:
         self.has_reserve = self.attacher.random() < 0.5
         self.confirmer = random.Random(seed)  # of clocks that are behind the store's, in one of five walks
         self.is_ahead = self.confirmer.random() < 0.2
+        self.has_webhooks = self.keeper.random() < 0.1
         machine.configure_short_leases()
         if self.has_reserve:
             self.weights = [weight * (weight > 6 or self.attacher.random() < 0.4) for weight in self.weights]
@@ -869,9 +910,15 @@ class Walk:
             m.bound_feeds(keep=self.teller.choice(KEEPS))
 
     def keep(self) -> None:
-        """Build the queue anew elsewhere, now and then."""
-        if self.keeper.random() < 0.01:
-            self.machine.rebuild(is_restored=self.keeper.random() < 0.5)
+        """Add to the history, build the queue anew elsewhere, or change a webhook."""
+        part = self.keeper.random()
+        if part < 0.02:
+            self.machine.rebuild(is_restored=part < 0.01)
+        elif part < 0.06:
+            self.machine.add_history(seed=self.keeper.getrandbits(16))
+        elif self.has_webhooks and part < 0.15:
+            verb, id, name = self.keeper.choice(HOOKED), self.keeper.choice(HOOKS), self.keeper.choice(["", "n1"])
+            self.machine.change_webhook(verb=verb, id=id, name=name, on=self.keeper.randrange(2))
 
     def compare(self) -> None:
         if self.compares:

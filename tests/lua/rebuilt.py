@@ -89,7 +89,7 @@ def drain(queue: Queue) -> list[str]:
             queue.call("set_paused", name, 0)
             queue.call("set_opening_hours", name, "", 1, 0, "")
     taken = []
-    for _ in range(100):
+    for _ in range(500):
         leases = queue.claim(20)
         taken += [lease.id for lease in leases]
         queue.settle(*(("ack", lease.id, lease.lease) for lease in leases)) if leases else queue.tick()

@@ -7,7 +7,6 @@ import redis
 
 from .breakage import Breaker
 from .calls import Queue, load_variant, options, refused, words
-from .full_walk import FullWalk
 from .keyspace import Keyspace
 from .machine import QueueMachine, Walk
 from .rebuilt import check_rebuilt, facts, repair
@@ -37,15 +36,6 @@ def small_pages(client: redis.Redis) -> Queue:
     """Make a queue for a library that repairs in pages of two."""
     load_variant(client, "slices", *SLICES)
     return Queue(client, version="slices")
-
-
-@pytest.mark.parametrize("kind", [Walk, FullWalk])
-def test_a_sound_queue_keeps_all_that_is_true_of_it(redis_client: redis.Redis, kind: type[Walk]) -> None:
-    for seed in range(4):
-        queue = walked(redis_client, seed, kind)
-        before = facts(Keyspace(queue))
-        assert repair(queue)
-        check_rebuilt(queue, before)
 
 
 def break_and_repair(client: redis.Redis, seed: int) -> None:

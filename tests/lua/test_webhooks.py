@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .calls import START, Queue, unpack
+from .calls import START, Queue
 from .keyspace import Keyspace
 
 A, B = "0000000a", "0000000b"
@@ -14,22 +14,6 @@ MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 def add(queue: Queue, id: str, name: str = "", fan_out: int = 0, url: str = "https://a.example/") -> str:
     """Register a webhook."""
     return str(queue.call("add_webhook", id, url, name, fan_out, "").decode())
-
-
-def test_a_webhook_is_registered_changed_and_forgotten(queue: Queue) -> None:
-    assert [add(queue, A), add(queue, A), add(queue, A, name="n"), add(queue, B, fan_out=1)] == [
-        "created", "same", "changed", "created",
-    ]  # fmt: skip
-    assert queue.call("pause_webhook", A, 1) == 0
-    assert queue.call("pause_webhook", A, 1) == 1
-    assert add(queue, A, fan_out=1) == "changed"
-    flat = queue.call("webhooks")
-    rows = {id.decode(): unpack("WEBHOOK", packed) for id, packed in zip(flat[::2], flat[1::2], strict=True)}
-    assert {id: (row.fan_out, row.paused, row.name, row.url) for id, row in rows.items()} == {
-        A: (1, 1, "", "https://a.example/"), B: (1, 0, "", "https://a.example/"),
-    }  # fmt: skip
-    assert [queue.call("remove_webhook", A), queue.call("remove_webhook", A)] == [b"ok", b"gone"]
-    assert queue.call("pause_webhook", A, 1) == -1
 
 
 def test_a_queue_with_all_its_webhooks_takes_changes(queue: Queue) -> None:

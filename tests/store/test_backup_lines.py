@@ -3,92 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
-import redis
-import trio
 
 from fairq.errors import BadRequest
-from fairq.model.schedules import Timing
-from fairq.scopes import background
-from fairq.store import library
-from fairq.store.address import Address
 from fairq.store.backup_file import Header, Writer, read_header, read_lines
 from fairq.store.backup_lines import dump, load, read_record, tell_record
-from fairq.store.connection import Connection
-from fairq.store.dumping import write_lines
-from fairq.store.loading import Loading, parts_of
-from fairq.store.records import pack_timing, pack_waits
-from tests import stores
-from tests.lua.full_walk import FullWalk
-from tests.lua.keyspace import Keyspace
-from tests.lua.machine import Walk
-from tests.lua.test_repair import check_rebuilt, facts, repair, walked
-
-
-async def moved(url: str, empty: Callable[[], object]) -> list[bytes]:
-    """Write the lines of a store, empty it, and load them; returns them."""
-    connection = Connection(Address.parse(url), timeout=20.0)
-    with trio.fail_after(60):
-        async with background(connection.run):
-            await connection.wait_connected()
-            lines = list[bytes]()
-            await write_lines(connection.call, lines.append)
-            empty()
-            loading = Loading(connection.call)
-            for line in lines:
-                await loading.add(line)
-            await loading.end()
-    return lines
-
-
-def shown(lines: list[bytes], *kinds: str) -> list[bytes]:
-    """Return the lines of these kinds, sorted."""
-    return sorted(line for line in lines if orjson.loads(line)["kind"] in kinds)
-
-
-def give_times(client: Any) -> None:
-    """Give each schedule a timing as servers pack it: the library's tests have other texts there."""
-    for key in client.scan_iter("fq:*:schedules:*"):
-        for name, packed in client.hgetall(key).items():
-            form = library.formats()["SCHEDULE"]
-            timing = pack_timing(Timing("0 3 * * *", "Europe/Zürich", 1_500))
-            client.hset(key, name, form.pack(form.unpack(packed)[0] | {"timing": timing}))
-
-
-KEPT = (
-    "queue", "limits", "opening_hours", "webhook", "done", "callback", "schedule", "template", "opening_change",
-    "cancelling", "fire", "result", "unique", "kept", "event", "slot",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", [Walk, FullWalk])
-def test_a_queue_that_is_restored_has_all_that_is_true_of_it(
-    redis_client: redis.Redis, store_url: str, kind: type[Walk]
-) -> None:
-    for seed in range(4):
-        queue = walked(redis_client, seed, kind)
-        give_times(redis_client)
-        queue.call("add_history", 1, "ada", 2, 1, 0, pack_waits({3: 1, 5: 2}), "", 1, 0, 0, b"")
-        slots = [queue.call("history", step, -1, 5) for step in (10, 60, 900)]
-        before = facts(Keyspace(queue))
-
-        def empty() -> None:
-            for key in redis_client.scan_iter("fq:*"):
-                redis_client.delete(key)
-
-        lines = trio.run(moved, stores.of_owner(store_url), empty)
-        again = trio.run(moved, stores.of_owner(store_url), empty)
-        redis_client.set(queue.key("test"), 1)
-        assert [queue.call("history", step, -1, 5) for step in (10, 60, 900)] == slots
-        assert len(shown(lines, "slot")) == 3
-        assert redis_client.ttl(queue.key("history:10")) > 0
-        assert shown(again, *KEPT) == shown(lines, *KEPT)
-        assert repair(queue)
-        check_rebuilt(queue, before)
+from fairq.store.loading import parts_of
 
 
 def test_a_payload_stays_byte_for_byte() -> None:

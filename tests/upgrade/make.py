@@ -20,7 +20,6 @@ from tests import stores
 from tests.cli.backups import fill
 from tests.cli.harness import ServerThread, fairq_here
 from tests.lua.test_repair import walked
-from tests.store.test_backup_lines import give_times
 
 FOLDER = Path(__file__).parent
 WALKED = "mail"  # the queue of the walk
@@ -33,7 +32,6 @@ def fill_store(url: str) -> None:
     with stores.connect(url) as client:
         client.function_load(library.source())
         queue = walked(client, SEED, steps=STEPS)
-        give_times(client)
         queue.call("add_history", 0, "ada", 2, 1, 0, pack_waits({3: 1}))
         client.delete(queue.key("test"))
         thread = ServerThread(stores.of_owner(url))
