@@ -185,20 +185,17 @@ def configure_logging(
 ) -> None:
     """Send logs to standard error, as lines for people or as JSON: structlog's, and those of loggers of `logging`."""
     stream: Any = to or sys.stderr
-    renderer: Any = (
-        structlog.processors.JSONRenderer()
-        if as_json
-        else structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
-    )
+    console = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    render: list[Any] = [structlog.processors.JSONRenderer()] if as_json else [_escape_values, console]
     common: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        *([structlog.processors.format_exc_info] if as_json else []),
+        structlog.processors.format_exc_info,
         _cut_values,
     ]
     number = getattr(logging, level.upper())
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, *common, renderer],
+        processors=[structlog.contextvars.merge_contextvars, *common, *render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(stream),
     )
@@ -206,7 +203,7 @@ def configure_logging(
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[_fields_of_record, *common],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
     for name in loggers:
@@ -223,6 +220,11 @@ def _cut_values(_: object, __: str, line: Any) -> Any:
             half = MAX_VALUE_CHARS // 2  # a traceback ends with what is wrong
             line[name] = f"{value[:half]} ... (cut, {len(value):,} characters) ... {value[-half:]}"
     return line
+
+
+def _escape_values(_: object, __: str, line: Any) -> Any:
+    """Escape the control characters of texts; those that colour the line come later."""
+    return {name: printable(value) if isinstance(value, str) else value for name, value in line.items()}
 
 
 def _fields_of_record(_: object, __: str, line: Any) -> Any:

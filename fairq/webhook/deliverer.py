@@ -36,6 +36,7 @@ log = structlog.get_logger("fairq.webhook")
 KEEP_ALIVE_S = 4.0  # few servers close idle connections before 5 s; a request must not meet the close
 MAX_IDLE = 100  # idle connections kept for later requests
 MAX_TIMEOUT_S = 3_600.0
+MAX_LOOKUPS = 1_000  # threads: a lookup that nobody waits for has its own until the system's resolver gives up
 MAX_CAUSE_CHARS = 500
 ROOM_S = 5.0  # how long a task waits whose copies have no room, if the server does not say
 _PLAIN_CHARS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")  # of a header: they stand for themselves
@@ -231,6 +232,7 @@ async def open_deliverer(
     others: Others = lambda _: (),
 ) -> AsyncIterator[Deliverer]:
     """Open a deliverer; its connections are closed at the end of the context."""
+    trio.to_thread.current_default_thread_limiter().total_tokens = MAX_LOOKUPS
     pool = httpcore2.AsyncConnectionPool(
         ssl_context=tls or ssl.create_default_context(),
         max_connections=None,

@@ -146,7 +146,8 @@ local function is_made_anew(call, id)
   return records.is_task(record) and HEADER.unpack(record).enqueued_at == tonumber(enqueued_at)
 end
 
--- Forgets these ids, but copies that may be made anew.
+-- Forgets these ids, but copies that may be made anew. Each has its mark, and no task: an id is named once its mark is
+-- written, and nothing is stored over a mark.
 local function forget_marks(call, ids)
   local again, gone = {}, {}
   for _, id in ipairs(ids) do table.insert(is_made_anew(call, id) and again or gone, id) end

@@ -1,8 +1,9 @@
-"""Tables in a narrow terminal: no word is cut."""
+"""Tables in a narrow terminal, of which no word is cut, and lines of a log that are only text."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -74,3 +75,20 @@ def test_fields_have_no_headings(monkeypatch: pytest.MonkeyPatch) -> None:
         "letter", "┌────────┬──────────┐", "│ id     │ globex/1 │", "│ tenant │ globex   │", "└────────┴──────────┘",
     ]  # fmt: skip
     assert shown(monkeypatch, 12, fields) == "letter\nid\n  globex/1\ntenant\n  globex\n"
+
+
+def test_a_line_of_the_log_cannot_drive_a_terminal() -> None:
+    hostile = "\x1b]0;owned\x07\x9b2J\u202e"
+    script = f"""
+import structlog
+from fairq.cli.output import configure_logging
+from fairq.log import Log
+configure_logging("info")
+structlog.get_logger("fairq.server").info("refused", token={hostile!r})
+Log("fairq.worker").warning("task failed", text={hostile!r}, exc_info=ValueError("line 1\\n" + {hostile!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    escaped = r"\x1b]0;owned\x07\x9b2J\u202e"
+    assert done.stderr.count(escaped) == 3
+    assert f"\nValueError: line 1\n{escaped}" in done.stderr
+    assert all(c.isprintable() or c == "\n" for c in done.stderr)

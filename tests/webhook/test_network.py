@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,8 +18,9 @@ from attrs import define, evolve, field
 import fairq
 from fairq.webhook.addresses import AddressRules
 from fairq.webhook.deliverer import Deliverer, open_deliverer
-from fairq.webhook.network import CheckedNetwork
+from fairq.webhook.network import CheckedNetwork, ask_system
 from tests.store.certificates import make_certificate
+from tests.store.waiting import wait_until
 
 from .harness import DELIVERY, LOOPBACK, PUBLIC, listening, task, to
 from .receiver import Receiver, Request, reply
@@ -217,3 +220,28 @@ async def test_a_receiver_that_reads_nothing_holds_nobody_up(
             with pytest.raises(fairq.Retry, match="did not answer within"):
                 await deliverer.deliver(task("x" * 20_000_000))
             assert not deliverer.pool.connections
+
+
+async def test_lookups_that_hang_keep_no_other_host_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, look_up, hanging = threading.Event(), socket.getaddrinfo, list[Any]()
+
+    def getaddrinfo(host: Any, *args: Any, **more: Any) -> Any:
+        if isinstance(host, str):  # is it an address?
+            return look_up(host, *args, **more)
+        if host == b"dead.example":
+            hanging.append(host)
+            may_end.wait(60)
+        return look_up("127.0.0.1", *args, **more)
+
+    async with open_deliverer(to(), DELIVERY, CheckedNetwork(LOOPBACK)):
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        try:
+            with trio.fail_after(30):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(50):
+                        nursery.start_soon(ask_system, "dead.example", 443)
+                    await wait_until(lambda: len(hanging) == 50)
+                    nursery.cancel_scope.cancel()  # as at a request's timeout
+                assert await ask_system("live.example", 443) == ["127.0.0.1"]
+        finally:
+            may_end.set()
