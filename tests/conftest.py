@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -140,19 +141,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
-@pytest.fixture(scope="session")
-def running_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], stores.Server]]:
-    """Start at most one store per kind and session, when it is first asked for; end them all at the end."""
-    running: dict[str, stores.Server] = {}
+def each_once(start: Callable[[str], Any]) -> Iterator[Callable[[str], Any]]:
+    """Start at most one per kind, when it is first asked for; end them all at the end."""
+    running: dict[str, Any] = {}
 
-    def get(kind: str) -> stores.Server:
+    def get(kind: str) -> Any:
         if kind not in running:
-            running[kind] = stores.start(kind, tmp_path_factory.mktemp(kind))
+            running[kind] = start(kind)
         return running[kind]
 
     yield get
-    for server in running.values():
-        server.stop()
+    for each in running.values():
+        each.stop()
+
+
+@pytest.fixture(scope="session")
+def running_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], stores.Server]]:
+    """The session's stores, of each kind one."""
+    yield from each_once(lambda kind: stores.start(kind, tmp_path_factory.mktemp(kind)))
 
 
 @pytest.fixture
@@ -202,17 +208,8 @@ def start_store(store_kind: str, tmp_path: Path) -> Iterator[Callable[..., store
 
 @pytest.fixture(scope="session")
 def running_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], clusters.Cluster]]:
-    """Start at most one cluster of three primaries per kind and session; end them all at the end."""
-    running: dict[str, clusters.Cluster] = {}
-
-    def get(kind: str) -> clusters.Cluster:
-        if kind not in running:
-            running[kind] = clusters.Cluster(kind, tmp_path_factory.mktemp(f"{kind}-cluster"))
-        return running[kind]
-
-    yield get
-    for cluster in running.values():
-        cluster.stop()
+    """The session's clusters of three primaries, of each kind one."""
+    yield from each_once(lambda kind: clusters.Cluster(kind, tmp_path_factory.mktemp(f"{kind}-cluster")))
 
 
 @pytest.fixture

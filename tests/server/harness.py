@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 from attrs import define, field
 
@@ -16,6 +17,7 @@ from fairq.client.transport import Transport
 from fairq.model.checks import bare_id
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
+from fairq.store.store import Store
 from fairq.tokens import hash_token, make_token
 from fairq.wire.endings import Disconnected
 from fairq.wire.terms import Role
@@ -47,6 +49,32 @@ def daily(now_ms: int, begins_in: int, ends_in: int) -> str:
     minutes = now_ms // 60_000
     begin, end = (minutes + begins_in) % 1440, (minutes + ends_in - 1) % 1440 + 1  # midnight is an end as 24:00
     return f"mon-sun {begin // 60:02}:{begin % 60:02}-{end // 60:02}:{end % 60:02} UTC"
+
+
+@define(eq=False)
+class Calls:
+    """What calls were made with, and how many of them were under way at once."""
+
+    args: list[tuple[Any, ...]] = field(factory=list)
+    under_way: int = 0
+    most: int = 0
+
+
+def noted_calls(monkeypatch: pytest.MonkeyPatch, method: str) -> Calls:
+    """Note the calls of a method of the store from now on."""
+    calls, real = Calls(), getattr(Store, method)
+
+    async def note(self: Store, *args: Any, **more: Any) -> Any:
+        calls.args.append(args)
+        calls.under_way += 1
+        calls.most = max(calls.most, calls.under_way)
+        try:
+            return await real(self, *args, **more)
+        finally:
+            calls.under_way -= 1
+
+    monkeypatch.setattr(Store, method, note)
+    return calls
 
 
 def open_fds() -> int:

@@ -25,7 +25,7 @@ from fairq.taskless import in_task
 from fairq.turns import at_end_of_turn, call_from_end
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, lease_of, raw, tenant
+from .harness import OPERATOR, WORKER, Raw, lease_of, noted_calls, raw, tenant
 
 IDS = [f"id-{number}" for number in range(20)]
 
@@ -43,19 +43,6 @@ async def all_claimed(served: Served) -> None:
     at_end_of_turn(lambda: call_from_end(decided.set))
     await decided.wait()
     await wait_until(lambda: dispatcher.claiming.phase is Phase.WAITING)
-
-
-def note_claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that grows by the limit of each claim from now on."""
-    claims: list[int] = []
-    claim = Store.claim
-
-    async def note(self: Store, queue: str, name: str, limit: int, **more: Any) -> Claim:
-        claims.append(limit)
-        return await claim(self, queue, name, limit, **more)
-
-    monkeypatch.setattr(Store, "claim", note)
-    return claims
 
 
 async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Served, ada: Raw, worker: Raw) -> None:
@@ -92,12 +79,12 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
     await worker.settle("q", "ack", *await worker.pushed(1))
     await worker.quiet()
     monkeypatch.setattr(App, "on_message", note)
-    claims = note_claims(monkeypatch)
+    claims = noted_calls(monkeypatch, "claim")
     for n in range(5):
         await trio.sleep(MAX_PACE_S)  # the pace of claims
         await ada.enqueue("q", [f"{n}a", f"{n}b"])
         await worker.settle("q", "ack", *await worker.pushed(2))
-    assert (told, claims) == ([], [3] * 5), "one place more than tasks are expected"
+    assert (told, [limit for _, _, limit, *_ in claims.args]) == ([], [3] * 5), "one place more than tasks are expected"
     await trio.sleep(MAX_PACE_S)
     await ada.enqueue("q", IDS[:6])  # one more than there is room for
     await worker.settle("q", "ack", *await worker.pushed(5))
@@ -218,44 +205,20 @@ async def test_a_queue_with_a_worker_is_listed_before_its_first_task(served: Ser
 async def test_workers_that_ask_for_many_queues_fill_no_line_to_the_store(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    most, under_way, tick = 0, 0, Store.tick
-
-    async def counted(self: Store, queue: str, server: str = "") -> Tick:
-        nonlocal most, under_way
-        under_way += 1
-        most = max(most, under_way)
-        try:
-            return await tick(self, queue, server)
-        finally:
-            under_way -= 1
-
-    monkeypatch.setattr(Store, "tick", counted)
+    ticks = noted_calls(monkeypatch, "tick")
     async with raw(served, WORKER) as worker:
         await worker.attach(*(f"q{number}" for number in range(100)), credit=500)
         for ref in range(101, 106):
             await worker.send("idle", ref=ref)
         answers = [await worker.receive() for _ in range(5)]
         assert {frame["type"] for frame in answers} == {"reply"}
-    assert 100 <= most <= IDLE_TICKS + TICKS_AT_ONCE
-
-
-@pytest.fixture
-def settled_in_store(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids that the store is asked to settle or extend."""
-    asked: list[str] = []
-    settle = Store.settle
-
-    async def note(self: Store, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
-        asked.extend(each.id for each in settlements)
-        return await settle(self, queue, settlements)
-
-    monkeypatch.setattr(Store, "settle", note)
-    return asked
+    assert 100 <= ticks.most <= IDLE_TICKS + TICKS_AT_ONCE
 
 
 async def test_what_another_worker_holds_is_stale_without_asking_the_store(
-    served: Served, settled_in_store: list[str], ada: Raw
+    served: Served, monkeypatch: pytest.MonkeyPatch, ada: Raw
 ) -> None:
+    settled = noted_calls(monkeypatch, "settle")
     async with raw(served, WORKER) as owner, raw(served, WORKER) as thief:
         await ada.enqueue("q", ["a", "b"])
         await owner.attach("q", credit=1, name="owner")
@@ -264,9 +227,10 @@ async def test_what_another_worker_holds_is_stale_without_asking_the_store(
         (own,) = await thief.pushed()
         for action in ("ack", "nack", "reject", "release", "extend"):
             assert await thief.settle("q", action, task) == ["stale"]
-        assert settled_in_store == []
+        assert settled.args == []
         assert await thief.settle("q", "ack", task, own, task) == ["stale", "ok", "stale"]
-        assert settled_in_store == [own["full_id"]]
+        ((_, settlements),) = settled.args
+        assert [each.id for each in settlements] == [own["full_id"]]
         assert await owner.settle("q", "ack", task) == ["ok"]
 
 

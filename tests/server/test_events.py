@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import trio
 
@@ -18,7 +16,7 @@ from fairq.store.store import Store
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import WORKER, Raw, Refused, raw, running, tenant
+from .harness import WORKER, Raw, Refused, noted_calls, raw, running, tenant
 
 
 async def finish(store: Store, *ids: str, name: str = "ada") -> None:
@@ -113,19 +111,7 @@ async def test_queues_for_which_nobody_waits_any_more_are_forgotten(
 async def test_what_wakes_many_requests_of_a_client_has_few_of_them_read_at_once(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, most = 0, 0
-    events = Store.events
-
-    async def count(self: Store, *args: Any) -> EventPage:
-        nonlocal now, most
-        now += 1
-        most = max(most, now)
-        try:
-            return await events(self, *args)
-        finally:
-            now -= 1
-
-    monkeypatch.setattr(Store, "events", count)
+    reads = noted_calls(monkeypatch, "events")
     async with raw(served, tenant("ada")) as ada:
         for ref in range(60):
             await ada.send("events", ref=ref, queue="q", timeout_ms=60_000)
@@ -134,7 +120,7 @@ async def test_what_wakes_many_requests_of_a_client_has_few_of_them_read_at_once
         await finish(served.app.store, "a")
         answers = [await ada.receive() for _ in range(60)]
     assert {len(answer["body"]["events"]) for answer in answers} == {1}
-    assert 1 < most <= MAX_LONG_ANSWERS
+    assert 1 < reads.most <= MAX_LONG_ANSWERS
 
 
 @pytest.mark.usefixtures("no_polls")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from fairq.store.opening import open_store
 from fairq.store.store import Store
 from tests import clusters
 
-from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
+from .harness import OPERATOR, WORKER, Raw, noted_calls, raw, running, tenant
 
 
 async def ask(operator: Raw, **body: Any) -> Any:
@@ -99,14 +100,7 @@ async def test_a_call_that_fails_is_not_repeated_and_told(
 
 
 async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
-    real = Store.add_history
-
-    async def add_history(store: Store, queue: str, *args: Any) -> bool:
-        called.append(queue)
-        return await real(store, queue, *args)
-
-    monkeypatch.setattr(Store, "add_history", add_history)
+    calls = noted_calls(monkeypatch, "add_history")
     monkeypatch.setattr("fairq.server.stats.recorder.INTERVAL_S", 3600.0)
     async with running(server_store) as served, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
         await ada.enqueue("idle", ["a"])
@@ -115,12 +109,11 @@ async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkey
         (task,) = await worker.pushed()
         for _ in range(3):
             await served.app.recorder.flush()
-        assert called.count("idle") == 1
-        assert called.count("q") == 3, "its task runs on"
+        assert Counter(queue for queue, *_ in calls.args) == {"idle": 1, "q": 3}, "its task runs on"
         await worker.settle("q", "ack", task)
         for _ in range(3):
             await served.app.recorder.flush()
-    assert called.count("q") == 4
+    assert Counter(queue for queue, *_ in calls.args)["q"] == 4
 
 
 async def test_since_reads_only_what_is_new(served: Served, ada: Raw, operator: Raw) -> None:

@@ -1,27 +1,13 @@
-"""Limits through the server: who may set and read them, what holds, and that they act on what is under way."""
+"""Rates through the server; test_wake.py has limits on what runs."""
 
 from __future__ import annotations
 
 import pytest
 import trio
 
-from fairq.model.limits import LIMIT_RANGES
-
 from .harness import Raw
 
 IDS = [f"id-{number}" for number in range(20)]
-UNSET = dict.fromkeys(LIMIT_RANGES)
-
-
-async def test_a_limit_holds_and_a_higher_one_acts_at_once(operator: Raw, worker: Raw, ada: Raw) -> None:
-    await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 2})
-    await worker.attach("q", credit=10)
-    await ada.enqueue("q", IDS)
-    assert len(await worker.pushed(2)) == 2
-    await worker.quiet()
-    await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 5})
-    assert len(await worker.pushed(3)) == 3
-    await worker.quiet()
 
 
 @pytest.mark.usefixtures("no_polls")

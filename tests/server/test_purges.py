@@ -10,7 +10,7 @@ import trio
 import fairq
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, raw, tenant, url_of
+from tests.server.harness import OPERATOR, noted_calls, raw, tenant, url_of
 from tests.store.waiting import wait_until
 
 
@@ -106,19 +106,7 @@ async def test_a_tenant_that_is_emptied_has_no_open_batch_which_would_be_kept_fo
 async def test_many_purges_are_no_more_work_for_the_store_than_one(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, under_way, most = served.app.store, 0, 0
-    cancel = store.cancel_waiting
-
-    async def count(queue: str, ids: list[str]) -> int:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        try:
-            return await cancel(queue, ids)
-        finally:
-            under_way -= 1
-
-    monkeypatch.setattr(type(store), "cancel_waiting", lambda _, queue, ids: count(queue, ids))
+    cancels = noted_calls(monkeypatch, "cancel_waiting")
     for name in ("ada", "bob"):
         await enqueue(served, name, 100)
     async with (
@@ -128,8 +116,8 @@ async def test_many_purges_are_no_more_work_for_the_store_than_one(
     ):
         for client in [ada, bob] * 4:
             nursery.start_soon(client.cancel_all, "q")
-    assert most == 1
-    assert (await store.queue("q")).ready == 0
+    assert cancels.most == 1
+    assert (await served.app.store.queue("q")).ready == 0
 
 
 async def test_a_tenant_with_many_searches_has_one_turn_of_two(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

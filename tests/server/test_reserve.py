@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
-from fairq.model.queues import Tick
 from fairq.server.net import server_slots, worker_registry
 from fairq.server.run import Served
-from fairq.store.store import Store
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, raw, running
+from .harness import OPERATOR, WORKER, Raw, noted_calls, raw, running
 
 
 async def slots_told(operator: Raw) -> tuple[int, int, int]:
@@ -22,16 +19,9 @@ async def slots_told(operator: Raw) -> tuple[int, int, int]:
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_changed_reserve_is_applied_by_a_tick(operator: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    tick, ticked = Store.tick, trio.Event()
-
-    async def note(self: Store, queue: str, server: str = "") -> Tick:
-        ticked.set()
-        return await tick(self, queue, server)
-
-    monkeypatch.setattr(Store, "tick", note)
+    ticks = noted_calls(monkeypatch, "tick")
     await operator.ask("configure", queue="q", settings={"reserve": 20})
-    with trio.fail_after(10):
-        await ticked.wait()
+    await wait_until(lambda: bool(ticks.args), 10)
 
 
 async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:

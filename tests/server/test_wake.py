@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,11 +15,9 @@ from fairq.model.tasks import NewTask
 from fairq.server.dispatch.claiming import MAX_PACE_S, Phase
 from fairq.server.net.server_slots import ServerSlots
 from fairq.server.run import Served
-from fairq.store.store import Store
-from fairq.store.task_calls import Claim
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, PRODUCER, WORKER, Raw, daily, raw, running, tenant
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, daily, noted_calls, raw, running, tenant
 
 ADA = {"queue": "q", "tenant": "ada"}
 CLOSED = daily(round(time.time() * 1000), 60, 120)
@@ -87,21 +84,14 @@ async def test_a_task_wakes_one_of_the_servers_that_have_workers(
 ) -> None:
     monkeypatch.setattr("fairq.server.queues.LATER_MS", 3_600_000)
     async with several(server_store) as each:
-        claims = Counter[str]()
-        claim = Store.claim
-
-        async def count(self: Store, queue: str, name: str, *args: Any, **more: Any) -> Claim:
-            claims[name.partition("/")[0]] += 1
-            return await claim(self, queue, name, *args, **more)
-
-        monkeypatch.setattr(Store, "claim", count)
+        claims = noted_calls(monkeypatch, "claim").args
         for n in range(8):
             claims.clear()
             await each.ada.enqueue("q", [f"task-{n}"])
             number, task = await each.pushed()
             await each.workers[number].settle("q", "ack", task)
             await each.all_asleep()
-            assert list(claims) == [each.servers[number].app.name]
+            assert {name.partition("/")[0] for _, name, *_ in claims} == {each.servers[number].app.name}
 
 
 async def test_a_server_without_room_passes_the_word_on(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,10 +128,11 @@ def test_two_settles_are_under_way_at_most_and_the_rest_gathers(end: WorkerEnd) 
 @pytest.mark.parametrize(
     ("said", "limits", "count"),
     [
+        ({}, {"max_batch": 3, "max_message_bytes": 65_536}, 3),
         ({"error": "\0" * MAX_ERROR_CHARS}, {"max_batch": 3, "max_message_bytes": 65_536}, 3),
         ({"traceback": "\0" * MAX_TRACEBACK_BYTES}, {"max_message_bytes": 200_000}, 4),
     ],
-    ids=["errors", "tracebacks"],
+    ids=["plain", "errors", "tracebacks"],
 )
 def test_settles_keep_to_the_servers_limits(said: dict[str, str], limits: dict[str, int], count: int) -> None:
     end = WorkerEnd().attach(**limits)

@@ -18,8 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairq.server.run import Served
 from fairq.server.web.admin import health, metrics
-from fairq.store.store import Store
-from tests.server.harness import OPERATOR, WORKER, open_fds, raw, running, tenant
+from tests.server.harness import OPERATOR, WORKER, noted_calls, open_fds, raw, running, tenant
 from tests.store.proxy import open_proxy
 
 DOCKERFILE = Path(__file__).parents[4] / "deploy" / "Dockerfile"
@@ -132,20 +131,12 @@ async def test_a_hundred_that_ask_cost_the_store_as_much_as_one(
     for module, limit in ((health, "KEPT_S"), (metrics, "KEPT_S"), (health, "ANSWER_S")):
         monkeypatch.setattr(module, limit, 3600.0)
     async with asked(server_store) as (_, client):
-        looks = 0
-        real = Store.queues
-
-        async def counted(store: Store) -> list[str]:
-            nonlocal looks
-            looks += 1
-            return list(await real(store))
-
-        monkeypatch.setattr(Store, "queues", counted)
+        looks = noted_calls(monkeypatch, "queues").args
         async with trio.open_nursery() as nursery:
             for _ in range(50):
                 nursery.start_soon(client.get, "/metrics")
                 nursery.start_soon(client.get, "/readyz")
-        assert looks == 2, "one for each of the two paths"
+        assert len(looks) == 2, "one for each of the two paths"
 
 
 async def test_the_images_health_check_tells_a_ready_server_from_one_that_stops(
