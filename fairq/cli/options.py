@@ -14,7 +14,7 @@ from attrs import frozen
 from cyclopts import Parameter
 
 from fairq.cli.output import configure_logging
-from fairq.client.defaults import DEFAULT_URL, split_urls
+from fairq.client.defaults import DEFAULT_URL
 from fairq.errors import SettingsError
 from fairq.scopes import background
 
@@ -77,7 +77,7 @@ async def connected(server: Server) -> AsyncIterator[OperatorClient]:
     from fairq.client.operator import OperatorClient
 
     async with (
-        driver.connected(split_urls(server.url), need_token(server.token), None) as caller,
+        driver.connected(server.url, need_token(server.token), None) as caller,
         background(partial(_tell_waiting, caller.session, server.timeout)),
     ):
         yield OperatorClient(caller, server.timeout)

@@ -12,7 +12,7 @@ from fairq.cli.log_writer import open_log
 from fairq.cli.options import Token, need_token
 from fairq.cli.output import configure_logging
 from fairq.cli.working import run_in, work_until_stopped
-from fairq.client.defaults import DEFAULT_URL, split_urls
+from fairq.client.defaults import DEFAULT_URL
 from fairq.errors import SettingsError
 from fairq.model.checks import check_int
 from fairq.wire.terms import MAX_CREDIT
@@ -100,7 +100,7 @@ def webhook_worker(
         check_int(concurrency, "concurrency", 1, MAX_CREDIT)
         policy = Policy(AddressRules.parse(allow_private or ()), allow_host or (), plaintext, signer, unsigned)
         delivery = Delivery(timeout, concurrency if per_host is None else per_host, max_response).check()
-        asked = Asked(queues, policy, delivery, split_urls(server), need_token(token, "worker"), concurrency, name)
+        asked = Asked(queues, policy, delivery, server, need_token(token, "worker"), concurrency, name)
 
         async def main() -> None:
             async with open_service(asked) if url is None else open_worker(asked, url) as app:

@@ -25,7 +25,6 @@ from fairq.cli.supervisor import (
     tell_ready,
 )
 from fairq.cli.working import run_in, work_until_stopped
-from fairq.client.defaults import split_urls
 from fairq.client.loops import Loop, choose_loop
 from fairq.client.tracebacks import frames_of_hook
 from fairq.errors import FairqError, Forbidden, SettingsError, Superseded, Unauthorized
@@ -127,7 +126,7 @@ def worker(
             follow_parent(grace)
         found = load_app(app)
         if url:
-            found.url = split_urls(url)
+            found.url = url
         if token:
             found.token = token
         need_token(found.token, "worker")

@@ -10,18 +10,17 @@ from fairq.errors import SettingsError
 DEFAULT_URL = "ws://127.0.0.1:7700"
 
 
-def split_urls(url: str | None) -> list[str]:
-    """Split comma-separated URLs; returns the default one if there are none."""
-    return [one.strip() for one in (url or DEFAULT_URL).split(",") if one.strip()]
-
-
 def choose_urls(urls: str | Sequence[str] | None) -> Sequence[str]:
-    """Return the given URLs, or (None) the ones in FAIRQ_URL. Raises: SettingsError for an empty list."""
-    if urls is None:
-        return split_urls(os.environ.get("FAIRQ_URL"))
-    if not urls and not isinstance(urls, str):
+    """Return the given URLs, or (None, an empty text) the ones in FAIRQ_URL; a text may have several, with commas.
+
+    Raises: SettingsError for an empty list.
+    """
+    if urls is None or isinstance(urls, str):
+        text = urls or os.environ.get("FAIRQ_URL") or DEFAULT_URL
+        urls = [one.strip() for one in text.split(",") if one.strip()]
+    if not urls:
         raise SettingsError("give the URL of at least one server", field="url")
-    return [urls] if isinstance(urls, str) else urls
+    return urls
 
 
 def choose_token(token: str | None) -> str:

@@ -119,12 +119,12 @@ class WebhookService:
 
 @frozen
 class Asked:
-    """What a webhook worker was asked for; `servers` are URLs."""
+    """What a webhook worker was asked for; `servers`: their URLs, with commas."""
 
     queues: Sequence[str]
     policy: Policy
     delivery: Delivery
-    servers: Sequence[str]
+    servers: str
     token: str = field(repr=False)
     concurrency: int
     name: str | None

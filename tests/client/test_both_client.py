@@ -17,6 +17,7 @@ import trio
 import fairq
 import fairq.sync
 from fairq.errors import Closed, SettingsError
+from tests import stores
 from tests.cli.harness import environment
 from tests.server.harness import OPERATOR, tenant
 
@@ -204,7 +205,7 @@ async def test_url_and_token_come_from_the_environment(service: Service, monkeyp
     monkeypatch.setenv("FAIRQ_TOKEN", tenant("bob"))
     async with fairq.open_client() as client:
         assert (await (await client.enqueue("emails", 1)).state()).tenant == "bob"
-    async with fairq.open_client(token=tenant("ada")) as client:
+    async with fairq.open_client(f"ws://127.0.0.1:{stores.free_port()}, {service.url}", token=tenant("ada")) as client:
         assert (await (await client.enqueue("emails", 1)).state()).tenant == "ada"
     monkeypatch.setenv("FAIRQ_TOKEN", OPERATOR)
     async with fairq.open_operator() as operator:

@@ -29,7 +29,7 @@ def test_the_answers_do_what_is_said() -> None:
     for row in table_after(TEXT, "| answer |")[:3]:
         with case(row):
             outcomes = {"done": "delivered", "a dead letter": "rejected", "tried again": "retry"}
-            words = next(words for words in outcomes if row["what becomes of the task"].startswith(words))
+            words = next(words for words in outcomes if row["effect on the task"].startswith(words))
             found = re.match(r"\d", row["answer"])
             statuses = [int(row["answer"].replace("xx", "04"))] if found else [100, 302, 400, 409, 411, 500]
             assert {judge(Answer(status), "h", NOW).outcome for status in statuses} == {outcomes[words]}

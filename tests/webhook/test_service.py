@@ -45,7 +45,7 @@ class Case:
 
     def asked(self, *queues: str, **more: Any) -> Asked:
         """What a worker for these queues is asked for."""
-        given = Asked(queues or ("q",), POLICY, DELIVERY, [url_of(self.served)], WORKER, 2, None)
+        given = Asked(queues or ("q",), POLICY, DELIVERY, url_of(self.served), WORKER, 2, None)
         return evolve(given, **more)
 
     async def add(self, queue: str = "q", path: str = "in", **more: Any) -> None:
@@ -264,7 +264,7 @@ async def test_a_receiver_that_is_slow_holds_up_no_other_queue(case: Case) -> No
 
 
 def test_workers_are_named_by_their_queues() -> None:
-    asked = partial(Asked, policy=POLICY, delivery=DELIVERY, servers=["ws://h"], token=WORKER, concurrency=1)
+    asked = partial(Asked, policy=POLICY, delivery=DELIVERY, servers="ws://h", token=WORKER, concurrency=1)
     assert asked(["a"], name="mill").name_in("a") == "mill"
     assert asked(["a", "b"], name="mill").name_in("b") == "mill.b"
     with pytest.raises(SettingsError, match=r"mill\.b+, have over"):
