@@ -89,6 +89,7 @@ async def test_ids_and_payloads_must_be_as_many() -> None:
     async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
         with pytest.raises(BadRequest) as caught:
             await client.enqueue_many("emails", [1, 2], ids=["a"])
+        assert await client.enqueue_many("emails", []) == []
     assert caught.value.field == "ids"
 
 
