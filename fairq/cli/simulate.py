@@ -92,8 +92,8 @@ def read_proposal(given: Proposed) -> Proposal:
 def _pairs(name: str, texts: Sequence[str] | None) -> list[tuple[str, str]]:
     pairs = [text.rpartition("=") for text in texts or ()]
     for tenant, sign, value in pairs:
-        if not tenant or not sign or not value:
-            raise BadRequest(f"{name} must be TENANT=VALUE, not {tenant + sign + value!r:.80}", field=name)
+        if not tenant:
+            raise BadRequest(f"{name} must be TENANT=VALUE, not {sign + value!r:.80}", field=name)
     return [(tenant, value) for tenant, _, value in pairs]
 
 

@@ -55,7 +55,7 @@ def encode_payload(value: Any, field: str = "payload", max_bytes: int = DEFAULT_
     """Write a payload, or a result, as JSON. Raises: BadRequest if it is not JSON, TooLarge."""
     try:  # a frame holds it as deep, and may be no deeper than orjson writes
         text = orjson.dumps([[[[value]]]], default=_attrs_of)[4:-4]
-    except (TypeError, orjson.JSONEncodeError) as error:
+    except TypeError as error:
         raise BadRequest(f"the {field} is not JSON: {error}", field=field) from None
     if b"null" in text and _has_nan(value):
         raise BadRequest(f"the {field} is not JSON: it has a number that is NaN or infinite", field=field)

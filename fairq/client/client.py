@@ -239,16 +239,16 @@ class Client(ScheduleRequests):
 
         `tenant`: whose (an operator's client: all tenants' unless one is named). `state`: only those in this state.
         """
-        body, cursor = named(queue, tenant) | {"count": MAX_BATCH}, ""
+        body = named(queue, tenant) | {"count": MAX_BATCH}
         if state:
             body["state"] = state
         while True:
-            page = await self.request("batches", body | ({"cursor": cursor} if cursor else {}))
+            page = await self.request("batches", body)
             for each in later.bodies.rows(later.batches.BatchState, page["batches"]):
                 yield each
-            cursor = page["cursor"] or ""
-            if not cursor:
+            if not page["cursor"]:
                 return
+            body["cursor"] = page["cursor"]
 
     async def read_batches(
         self, queue: str, ids: Sequence[str], *, timeout: float | None = None

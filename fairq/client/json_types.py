@@ -54,8 +54,6 @@ def _with_its_keys(cl: Any) -> Any:
     marks = {name: get_origin(hint) for name, hint in hints.items()}
     known = cl.__required_keys__  # type: ignore[attr-defined]
     required = {name for name, mark in marks.items() if mark is Required or (mark is not NotRequired and name in known)}
-    if required == known:
-        return cl
     inner = {name: get_args(hint)[0] if marks[name] in kinds else hint for name, hint in hints.items()}
     fields = {name: Required[hint] if name in required else NotRequired[hint] for name, hint in inner.items()}
     return TypedDict(cl.__name__, fields)  # type: ignore[operator]

@@ -376,7 +376,7 @@ class _AsyncioLot:
         try:
             await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if not place.cancelled():
                 self.unpark()  # it was woken just then: the next one takes over
             raise
 

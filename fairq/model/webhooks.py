@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from binascii import Error as Base64Error
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
@@ -91,7 +90,7 @@ def secret_in(text: str) -> bytes:
     """Return the secret that a text is: base64 of 24 to 64 bytes, with `whsec_` or without; empty if it is none."""
     try:
         secret = b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
-    except (Base64Error, ValueError):
+    except ValueError:
         return b""
     return secret if len(secret) in _SECRET_BYTES else b""
 

@@ -59,7 +59,7 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:
         raise SettingsError(f"the certificate cannot be used: {error}", field="tls_cert") from None
     return context
 

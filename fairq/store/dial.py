@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ Word = str | bytes | int | float
 
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
 _CROWDED = "ERR max number of clients"  # have connected
-BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
+BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, hiredis.ProtocolError)
 
 
 class Redirected(Unavailable):

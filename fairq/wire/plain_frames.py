@@ -31,9 +31,7 @@ def find_frame(held: bytearray, at: int, max_bytes: int, *, is_masked: bool) -> 
         return at, BROKEN
     if size >= _TWO_BYTES:
         begin += 2 if size == _TWO_BYTES else 8
-        if len(held) < begin:
-            return at, NOT_YET
-        size = int.from_bytes(held[at + 2 : begin])
+        size = int.from_bytes(held[at + 2 : begin])  # too small if it has come in part: NOT_YET
         if size > max_bytes:
             return at, BROKEN
     if is_masked:

@@ -204,6 +204,8 @@ def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
     assert re.search(r"max_attempts\W+9\W+25\W", told)
     assert "retries: 9 attempts, with waits of 2 min 7 s in all on average, 4 min 15 s at most" in told
     assert commands("queues", "show", "emails", "--json").json == row
+    commands("queues", "set", "emails", "max_attempts=0")
+    assert "are tried until they succeed" in commands("queues", "show", "emails").out
     assert "there is no queue mails" in commands("queues", "show", "mails").err
     for text, percent in (("20%", 20), ("0.07", 7), ("0", 0), ("90%", 90)):
         commands("queues", "set", "emails", f"reserve={text}")

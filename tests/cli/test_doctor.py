@@ -135,11 +135,18 @@ def test_tasks_that_wait_without_a_worker_are_told(commands: Commands, server_st
     assert "emails" in findings(told, "warning")["workers"]
 
 
-def test_a_token_goes_to_no_proxy_and_to_no_other_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listeners_answer_is_told_and_a_token_goes_to_no_other_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        302: ("warning", "answers 302"),
+        200: ("ok", "is ready"),
+        503: ("problem", "is not ready: "),
+        403: ("warning", "does not take the token"),
+    }
+
     class Server(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            self.send_response([*answers][len(asked)])
             asked.append(self.path)
-            self.send_response(302)
             self.send_header("Location", f"{url}/elsewhere")
             self.end_headers()
 
@@ -152,10 +159,11 @@ def test_a_token_goes_to_no_proxy_and_to_no_other_place(monkeypatch: pytest.Monk
         monkeypatch.setenv("http_proxy", url)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert _ask_admin("http://127.0.0.1:1", "secret") == []
-        (found,) = _ask_admin(url, "secret")
+        for level, told in answers.values():
+            (found,) = _ask_admin(url, "secret")
+            assert (found.level, found.told) == (level, f"{url} {told}")
         server.shutdown()
-    assert (found.level, found.told) == ("warning", f"{url} answers 302")
-    assert asked == ["/readyz"]
+    assert asked == ["/readyz"] * len(answers)
 
 
 def test_no_admin_listener_is_nothing_to_tell() -> None:

@@ -58,6 +58,8 @@ def test_the_same_command_adds_nothing_twice_also_when_all_was_done_long_ago(
     done = requests(commands, path, "--id", "mine", "--wait", "30", "--json")
     assert (done.code, done.json["requests"], done.json["done"]) == (0, 100, 200)
     assert server.call(store.queue, "emails").enqueued == len(acker.payloads) == 200
+    changed = requests(commands, write(tmp_path / "file", "0:a\n"), "--id", "mine")
+    assert (changed.code, "line 1 has 1 tasks, but batch mine-1 has 2" in changed.err) == (2, True), changed.err
 
 
 def test_a_command_that_was_interrupted_in_a_request_goes_on_behind_what_it_stored(

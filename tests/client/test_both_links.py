@@ -42,6 +42,20 @@ async def test_a_chain_of_three_queues_runs_to_its_end(service: Service) -> None
 
 
 @on_both
+async def test_what_a_handler_enqueues_is_one_task_for_equal_payloads_if_it_says_so(service: Service) -> None:
+    app = service.worker()
+
+    @app.task("work")
+    async def work(task: fairq.Task) -> list[str]:
+        payloads = {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1}
+        return [await task.enqueue("next", each, dedupe_payload=True) for each in payloads]
+
+    async with service.client() as client, working(app):
+        one, same, other = await (await client.enqueue("work", None, result_ttl=60)).result(timeout=10)
+        assert one == same != other
+
+
+@on_both
 async def test_what_no_acknowledgement_can_have_is_refused_in_the_handler(service: Service) -> None:
     app, errors = service.worker(3), list[fairq.FairqError]()
 

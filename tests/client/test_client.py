@@ -88,6 +88,7 @@ async def test_ids_and_payloads_must_be_as_many() -> None:
     async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
         with refused_for("ids"):
             await client.enqueue_many("emails", [1, 2], ids=["a"])
+        assert await client.enqueue_many("emails", []) == []
 
 
 async def test_a_task_whose_window_is_over_is_refused(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""What the history of a queue must say after random calls: in each interval, what it told and what it did."""
+"""What the history of a queue must say after random calls: the tasks and times of each interval."""
 
 from __future__ import annotations
 

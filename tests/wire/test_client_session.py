@@ -121,6 +121,20 @@ def test_frames_are_split_by_bytes_too() -> None:
     assert all(len(text) <= 100_000 for text in texts)
 
 
+def test_a_tenants_task_for_which_a_frame_has_no_room_is_first_in_the_next() -> None:
+    end = End().connect(role="producer", max_message_bytes=100_000)
+    for id in "a/1", "a/2", "b/3":
+        end.enqueue(id, payload=b'"' + b"x" * 60_000 + b'"')
+    assert [ids(frame) for frame in end.sent()] == [["1"], ["3"]]
+
+
+def test_a_task_whose_options_are_too_long_fails_its_call() -> None:
+    end = End().connect(max_message_bytes=65_536)
+    call = end.enqueue("a", group="g" * 70_000)
+    assert end.sent() == []
+    assert isinstance(call.error, TooLarge)
+
+
 def test_a_task_too_long_for_this_server_fails_its_call_alone() -> None:
     end = End().connect(max_message_bytes=65_536)
     good, bad, late = end.enqueue("a"), end.enqueue("b", payload=b'"' + b"x" * 70_000 + b'"'), end.enqueue("c")
