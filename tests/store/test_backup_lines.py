@@ -101,7 +101,9 @@ def test_a_payload_stays_byte_for_byte() -> None:
         b"",
         b"123456789012345678901",
     ):
-        line, found = load(dump({"kind": "task", "id": 'a,"payload":'}, payload))
+        text = dump({"kind": "task", "id": 'a,"payload":'}, payload)
+        assert b"\n" not in text
+        line, found = load(text)
         assert (found, line) == (payload, {"kind": "task", "id": 'a,"payload":'})
 
 
