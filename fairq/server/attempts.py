@@ -53,9 +53,9 @@ class AttemptSearch:
         first = nsmallest(count, running, key=lambda key: (key[1], key[0]))
         ids = list(dict.fromkeys(id for id, _ in first))
         rows = await self.store.tasks_and_leases(queue, ids) if ids else []
-        leased = {(state.id, lease): state for state, lease in rows if state.state == "leased"}
+        states = {(state.id, lease): state for state, lease in rows}  # lease 0: it runs no longer
         return Attempts(
-            [evolve(running[key], attempt=leased[key].attempt) for key in first if key in leased],
+            [evolve(running[key], attempt=states[key].attempt) for key in first if key in states],
             nlargest(count, ended, key=lambda each: each.leased_at_ms + each.ran_ms),  # equals: as their server tells
             sorted(unanswered),
         )

@@ -137,7 +137,7 @@ class Leases:
 
     async def give_back(self, connection: Connection, action: Action) -> None:
         """Give a worker's leases back. `release`: no task loses an attempt; `reap`: tasks that had begun lose one."""
-        not_begun = connection.account.not_begun() if action == "reap" else ()
+        not_begun = connection.account.not_begun()
         for queue, leases in connection.account.drop_all().items():
             parts: dict[Action, list[tuple[str, int, int]]] = {}
             for lease in leases:

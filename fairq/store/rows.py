@@ -116,7 +116,7 @@ def task_state(id: str, row: Sequence[Any]) -> TaskState:
         tenant=tenant.decode(),
         attempt=attempt,
         at_ms=int(float(at_ms)),
-        worker=text if text and text not in REASONS else "",
+        worker=text if text not in REASONS else "",
         reason=text if text in REASONS else "",
         error=error.decode(errors="replace"),
     )

@@ -13,7 +13,7 @@ from contextlib import aclosing
 import trio
 from attrs import define, evolve
 
-from fairq.errors import FairqError, StoreRefused, Unavailable
+from fairq.errors import StoreRefused, Unavailable
 from fairq.store.address import Address
 from fairq.store.dial import BROKEN, ask, cause_of, connect
 
@@ -84,10 +84,8 @@ async def read_snapshot(address: Address) -> AsyncGenerator[bytes, None]:
             async with aclosing(pieces):
                 async for piece in pieces:
                     yield piece
-        except FairqError as error:
-            if isinstance(error, StoreRefused):
-                raise StoreRefused(f"{address.shown} gives no snapshot: {error.message} ({_REMEDY})") from None
-            raise
+        except StoreRefused as error:
+            raise StoreRefused(f"{address.shown} gives no snapshot: {error.message} ({_REMEDY})") from None
 
 
 async def _begin(source: _Source) -> _Line:

@@ -171,7 +171,7 @@ class TaskCalls(Calls):
     async def are_leased(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[bool]:
         """Tell which of up to 500 leases (id, number) are open."""
         rows = await self._call_in_parts("tasks", queue, [id for id, _ in leases], size=LOOKS)
-        return [row[0] == b"leased" and row[6] == lease for row, (_, lease) in zip(rows, leases, strict=True)]
+        return [row[-1] == lease for row, (_, lease) in zip(rows, leases, strict=True)]
 
     async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[Taken]:
         """Extend leases (id, number) that move to another connection."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from fairq.model.checks import bare_id
 from fairq.model.schedules import Timing
@@ -55,6 +56,8 @@ async def test_a_schedule_tells_its_next_fires_and_can_be_read(ada: Raw) -> None
     row = await row_of(ada, "nightly")
     assert row["is_paused"] is True
     assert "next_at_ms" not in row, "it has none"
+    await ada.ask("schedule", queue="q", name="often", payload=1, every_ms=3_600_000)
+    assert [row["name"] for row in (await ada.ask("schedules", queue="q"))["schedules"]] == ["often", "nightly"]
 
 
 async def has_moved_on(client: Raw, name: str, now_ms: int) -> None:
@@ -223,7 +226,10 @@ async def test_schedules_and_opening_hours_wait_while_the_stores_clock_is_ahead(
     hours = {"queue": "q", "tenant": "ada", "opening_hours": daily(now_ms, 60, 120)}
     told = await operator.ask("set_opening_hours", **hours)
     store_clock.now_ms, store_clock.ahead_ms = now_ms + year_ms, year_ms
-    due, _ = await served.app.ticker._tick("q")
+    with capture_logs() as logs:
+        due, _ = await served.app.ticker._tick("q")
+        await served.app.ticker._tick("q")
+    assert [line["event"] for line in logs].count("the store's clock is ahead") == 1
     store_clock.now_ms, store_clock.ahead_ms = now_ms, 0
     assert (await row_of(ada, "nightly"))["next_at_ms"] == fires[0]
     _, (found,) = await served.app.store.opening_hours("q", ["ada"])

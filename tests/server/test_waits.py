@@ -164,6 +164,9 @@ async def test_each_id_counts_until_its_end_is_told(served: Served, ada: Raw) ->
     assert (await ada.ask("wait_tasks", queue="q", ids=more[:200], timeout_ms=60_000))["tasks"]
     await finish(served, 50)
     await wait_until(lambda: connection._waited_for == 0)
+    await add(served, "late")
+    assert (await ada.ask("wait_tasks", queue="q", ids=["late"], timeout_ms=1))["tasks"] == []
+    assert connection._waited_for == 0
 
 
 async def test_nothing_is_watched_after_the_end(served: Served) -> None:

@@ -18,7 +18,9 @@ def test_a_payload_stays_byte_for_byte() -> None:
     for payload in (
         b'{"a": 1.0, "payload":[1e3]}', b'"x\\u00e9"', b"\xff\x00", b"{", b"1\n", b"", b"123456789012345678901",
     ):  # fmt: skip
-        line, found = load(dump({"kind": "task", "id": 'a,"payload":'}, payload))
+        text = dump({"kind": "task", "id": 'a,"payload":'}, payload)
+        assert b"\n" not in text
+        line, found = load(text)
         assert (found, line) == (payload, {"kind": "task", "id": 'a,"payload":'})
 
 

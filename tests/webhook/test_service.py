@@ -201,7 +201,7 @@ async def test_a_burst_waits_for_webhooks_that_could_not_be_read_and_ends(case: 
 async def test_a_burst_without_a_server_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"ASK_S": 0.05, "ANSWER_S": 0.05, "READ_S": 0.01}.items():
         monkeypatch.setattr(module, name, seconds)
-    asked = Asked(["a", "b"], POLICY, DELIVERY, [f"ws://127.0.0.1:{stores.free_port()}"], WORKER, 2, None)
+    asked = Asked(["a", "b"], POLICY, DELIVERY, f"ws://127.0.0.1:{stores.free_port()}", WORKER, 2, None)
     with trio.fail_after(DEADLINE_S), pytest.raises(Unavailable, match="no connection to the server"):
         async with open_service(asked) as service:
             await service.run(burst=True)
