@@ -181,8 +181,8 @@ class Working:
         self._on_change()
 
     def _give_waiting_back(self) -> None:
-        while self.waiting:
-            self._release(*self.waiting.popleft()[:2])
+        while self.waiting:  # each goes to the head of its tenant's tasks: the oldest last
+            self._release(*self.waiting.pop()[:2])
 
     def _threads_changed(self) -> None:
         """Offer no place that an abandoned thread still has; while there is one, hold no task without a place."""
@@ -270,7 +270,7 @@ class Working:
             self.stop()
             return
         if self.is_stopping:
-            for task in push.tasks:
+            for task in reversed(push.tasks):
                 self._release(push.queue, task)
             return
         self.has_rested = False

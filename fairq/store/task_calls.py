@@ -180,7 +180,8 @@ class TaskCalls(Calls):
         return [Taken(outcome, int(taken), int(lasts_ms)) for outcome, taken, lasts_ms, *_ in told]
 
     async def give_back(self, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
-        """End leases (id, number, times taken over) of an ended connection, except those taken over since."""
+        """End leases (id, number, times taken over), the oldest first, except those taken over since."""
+        leases = leases[::-1]  # each goes to the head of its tenant's tasks
         for start in range(0, len(leases), MAX_BATCH):
             some = leases[start : start + MAX_BATCH]  # fenced by both: number, and times taken over
             fenced: list[Any] = [Settlement(action, id, f"{lease}/{taken}") for id, lease, taken in some]  # type: ignore[arg-type]

@@ -131,6 +131,23 @@ async def test_a_push_that_is_under_way_when_the_worker_stops_goes_back(served: 
     for task in tasks:
         await wait_state(task, "ready")
     assert began == []
+    async with working(app):
+        await wait_until(lambda: len(began) == 3)
+    assert began == [0, 1, 2]
+
+
+async def test_what_a_worker_gives_back_keeps_its_order(served: Served, ada: fairq.Client) -> None:
+    app, finish = prefetching(served, concurrency=1, prefetch=3), trio.Event()
+    began = recording(app, finish)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(app.run)
+        *_, last = await ada.enqueue_many("emails", range(5))
+        await holding(app, 3)
+        app.stop()
+        finish.set()
+    async with working(app):
+        await wait_state(last, "done")
+    assert began == [0, 1, 2, 3, 4]
 
 
 async def test_a_push_that_is_under_way_to_an_abandoned_thread_goes_back(server_store: str) -> None:

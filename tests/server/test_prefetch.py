@@ -52,6 +52,21 @@ async def test_a_superseded_worker_had_begun_the_oldest(served: Served, ada: Raw
         await wait_until(are_back)
 
 
+async def test_the_tasks_of_a_worker_that_is_gone_keep_their_order(served: Served, ada: Raw) -> None:
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", credit=4, prefetch=3)
+        await take(worker, ada, "a", "b", "c", "d")
+    await ada.enqueue("q", ["e"])
+
+    async def are_back() -> bool:
+        return set((await states(served, *"bcd")).values()) == {"ready"}
+
+    await wait_until(are_back)
+    async with raw(served, WORKER) as next_one:
+        await next_one.attach("q", credit=4, name="next")
+        assert [each["id"] for each in await next_one.pushed(4)] == ["b", "c", "d", "e"]
+
+
 def account_of(credit: int, prefetch: int, *places: str) -> WorkerAccount:
     """Make an account to which tasks were pushed one by one, each named by its queue and id."""
     account = WorkerAccount(prefetch=prefetch)
