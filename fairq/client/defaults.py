@@ -11,13 +11,14 @@ DEFAULT_URL = "ws://127.0.0.1:7700"
 
 
 def choose_urls(urls: str | Sequence[str] | None) -> Sequence[str]:
-    """Return the given URLs, or (None, an empty text) the ones in FAIRQ_URL; a text may have several, with commas.
+    """Return the given URLs, or (None) the ones in FAIRQ_URL; a text may have several, with commas.
 
-    Raises: SettingsError for an empty list.
+    Raises: SettingsError if there is none.
     """
-    if urls is None or isinstance(urls, str):
-        text = urls or os.environ.get("FAIRQ_URL") or DEFAULT_URL
-        urls = [one.strip() for one in text.split(",") if one.strip()]
+    if urls is None:
+        urls = os.environ.get("FAIRQ_URL") or DEFAULT_URL
+    if isinstance(urls, str):
+        urls = [one.strip() for one in urls.split(",") if one.strip()]
     if not urls:
         raise SettingsError("give the URL of at least one server", field="url")
     return urls
