@@ -743,4 +743,31 @@ MUTANTS = [
         "next_trim_at(queue) <= call.sure",
         "next_trim_at(queue) <= call.now",
     ),
+    Mutant(
+        "a repair loses what failures said of bytes",
+        "  accounts.add_bytes(call, account, #run.error)\n  leases.set_run",
+        "  leases.set_run",
+    ),
+    Mutant(
+        "a repair forgets when a retry starts",
+        "return at or not run and header.start_at",
+        "return not run and header.start_at",
+    ),
+    Mutant(
+        "a repair does not count templates",
+        "    add_bytes(call, flat[i]:match('^[^/]*'), accounts.bytes_of(flat[i], #flat[i + 1]))\n",
+        "",
+    ),
+    Mutant("a deletion leaves a key", "return not LAST[name] end", "return not LAST[name] and name ~= 'ends' end"),
+    Mutant("what no row tells is in no history", "  add_service(rows, '', left, left)\n", ""),
+    Mutant(
+        "a row tells more than the queue gave",
+        "row[field] = math.min(growth[field], left[field])",
+        "row[field] = growth[field]",
+    ),
+    Mutant(
+        "waiting times replace those before",
+        "if more.waits ~= '' then row.waits = add_waits(row.waits, more.waits) end",
+        "if more.waits ~= '' then row.waits = more.waits end",
+    ),
 ]
