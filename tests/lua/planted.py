@@ -32,7 +32,7 @@ ROUNDS = [(40, 8, 30), (400, 4, 300)]  # seeds, how many of them at once, and th
 PROCESSES, PART = 2, 20  # and how many mutants one of them searches for at once
 VAIN = 2  # walks that only seem to find a mutant, of a bunch
 SHORT = 30  # of longer walks the first one that finds a mutant will do
-KEPT = ("FCALL", "FCALL_RO", "SET", "DEL", "ZADD", "FLUSHALL")  # what a recording keeps of what a walk asks
+KEPT = ("FCALL", "FCALL_RO", "SET", "DEL", "ZADD", "COPY", "FLUSHALL")  # what a recording keeps of a walk
 SETTINGS = {"enable-debug-command": "local", "appendonly": "no"}  # of the stores
 DIGEST, DIGEST_STEPS = ("DEBUG", "DIGEST"), 10  # of all keys; after every so many steps
 

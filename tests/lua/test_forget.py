@@ -62,6 +62,15 @@ def test_a_queue_that_has_had_nothing_for_a_day_leaves_no_key(queue: Queue) -> N
     assert forget(queue) == "ok", "again"
 
 
+def test_a_queue_that_has_a_webhook_stays(queue: Queue) -> None:
+    """What else a queue may have, walks leave in it one by one (idle_walk.py)."""
+    queue.call("add_webhook", "0000000a", "https://a.example/", "", 0, "")
+    queue.advance(3 * DAY)
+    before = snapshot(queue)
+    assert forget(queue) == "stays"
+    assert snapshot(queue) == before
+
+
 def test_a_queue_with_any_setting_of_its_own_stays(queue: Queue) -> None:
     for name, kept in DEFAULTS.items():
         queue.configure(**{name: kept + 1})
