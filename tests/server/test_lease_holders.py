@@ -138,6 +138,9 @@ async def test_a_server_that_does_not_answer_leaves_its_workers_tasks_unknown(
         told = await operator.ask("worker_tasks", worker="far")
         assert [row["worker"] for row in told["workers"]] == ["far"]
         assert (told["tasks"], told["unanswered"]) == ([], [one.app.name])
+        for queue, names in ("q", ["far"]), ("other", []):  # what a token of one queue is told
+            found = await two.app.worker_registry.named("far", 1, [queue])
+            assert [row.worker for row in found.workers] == names
 
 
 async def test_states_that_are_read_at_the_same_time_share_questions(

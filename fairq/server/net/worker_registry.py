@@ -119,12 +119,10 @@ class WorkerRegistry:
         while True:
             await trio.sleep(_RENEW_S)
             try:
-                is_there = await self.store.workers.renew(self.server, _KEEP_MS)
+                if not await self.store.workers.renew(self.server, _KEEP_MS) and self._connections:
+                    self._changed.set()
             except FairqError as error:
                 log.debug("cannot renew the list of workers", error=error.message)
-                continue
-            if self._connections and not is_there:
-                self._changed.set()
 
     async def tell_slots(self) -> None:
         """Tell other servers how many slots the workers attached here have for each queue."""

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+import redis
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -96,6 +97,13 @@ async def test_strangers_are_told_that_it_is_not_ready_and_operators_why(
             if (await client.get("/readyz")).status_code == 200:
                 return
     raise AssertionError("it is not ready again")
+
+
+async def test_a_server_with_a_full_store_is_not_ready(client: httpx.AsyncClient, redis_store: redis.Redis) -> None:
+    redis_store.config_set("maxmemory", 1)
+    answer = await client.get("/readyz", headers=TOKEN)
+    redis_store.config_set("maxmemory", 0)
+    assert (answer.status_code, answer.json()["ready"]) == (503, False)
 
 
 async def test_a_server_that_stops_is_not_ready(admin: Served, client: httpx.AsyncClient) -> None:
