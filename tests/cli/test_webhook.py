@@ -143,7 +143,7 @@ def test_what_cannot_be_is_one_line_and_code_2(argv: list[str], env: dict[str, s
 
 
 def test_a_worker_without_queues_is_told_so() -> None:
-    one_line_error(fairq_here("webhook-worker", "--url", URL, env=GIVEN), 2, "queue")
+    one_line_error(fairq_here("webhook-worker", "--url", URL, env=GIVEN), 2, "missing queues")
 
 
 def test_a_bad_server_is_told_after_what_would_be_posted() -> None:
