@@ -98,15 +98,17 @@ def enqueue(
     _check_source(payload, lines, requests)
     given = flags or TaskFlags()
     if (lines or requests) is not None and tenant is not None:
-        raise BadRequest("--tenant does not go with a file: use a token of that tenant", field="tenant")
+        raise BadRequest("--tenant cannot be used with a file: use a token of that tenant", field="tenant")
     if (lines or requests) is not None and given.dedupe_key is not None:
-        raise BadRequest("--dedupe-key does not go with a file: only the first task would be made", field="dedupe_key")
+        raise BadRequest(
+            "--dedupe-key cannot be used with a file: only the first task would be made", field="dedupe_key"
+        )
     if requests is not None and (dedupe_payload or given.dedupe_period is not None):
-        raise BadRequest("--dedupe-payload and --dedupe-period do not go with --requests", field="dedupe_payload")
+        raise BadRequest("--dedupe-payload and --dedupe-period cannot be used with --requests", field="dedupe_payload")
     if lines is None and text_lines:
         raise BadRequest("--text-lines needs --lines", field="lines")
     if payload is None and batch is not None:
-        raise BadRequest("--batch does not go with a file, whose tasks are a batch of their own", field="batch")
+        raise BadRequest("--batch cannot be used with a file, whose tasks form their own batch", field="batch")
     if payload is not None and max_running:
         raise BadRequest("--max-running needs --lines or --requests", field="max_running")
     options: TaskOptions = {**asdict(given), "delay": delay, "replace": replace, "name": name}  # type: ignore[typeddict-item]

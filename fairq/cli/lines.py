@@ -259,8 +259,8 @@ async def enqueue_lines(
             _skip(lines, known, batch.id)
         elif known and is_once:
             raise BadRequest(
-                f"batch {id} has {known:,} tasks already: with --dedupe-payload, but no --dedupe-period from the first "
-                "time on, those that were done long ago would run again",
+                f"batch {id} already has {known:,} tasks: with --dedupe-payload, but without --dedupe-period from the "
+                "first run on, tasks done long ago would run again",
                 field="dedupe_period",
             )
         how = f"it cannot be continued without --dedupe-period (--id {batch.id})" if is_once else repeating(batch.id)

@@ -171,7 +171,7 @@ def check_type(kind: Any) -> None:
     try:
         _ours.get_structure_hook(kind)
     except StructureHandlerNotFoundError as error:
-        raise TypeError(f"{error.type_} is no attrs class, dataclass or TypedDict") from None
+        raise TypeError(f"{error.type_} is not an attrs class, dataclass or TypedDict") from None
 
 
 def structure(payload: Any, kind: Any) -> Any:

@@ -126,7 +126,7 @@ class QueueHandlers:
         """Add a handler. Raises: BadRequest."""
         if handler.name in self.by_name:
             kind = f" for tasks named {handler.name!r}" if handler.name else ""
-            raise BadRequest(f"queue {self.queue} has a handler{kind} already", field="queue")
+            raise BadRequest(f"queue {self.queue} already has a handler{kind}", field="queue")
         self.by_name[handler.name] = handler
 
     def find(self, name: str) -> Handler:

@@ -68,7 +68,7 @@ class Links:
     def add(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
         """Keep a task until the acknowledgement; returns its id."""
         if self.is_over:
-            raise BadRequest("the handler has ended: nothing leaves with its task any more", field="task")
+            raise BadRequest("the handler has ended: nothing can be sent with its task now", field="task")
         task = self._make(target, payload, id, later.tasks.MAX_LINKS_BYTES, options)
         if (target, task.id) == (self.queue, bare_id(self.id)):
             raise BadRequest("a task cannot be followed by itself: its id is remembered for a while", field="id")

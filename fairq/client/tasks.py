@@ -60,7 +60,7 @@ class EnqueuedTask:
             later.typed.check_result_type(kind)
         if not self._keeps_result:
             raise NoResult(
-                f"task {self.id} was enqueued without result_ttl, so that no result of it is kept", field="result_ttl"
+                f"task {self.id} was enqueued without result_ttl, so its result is not kept", field="result_ttl"
             )
         found: T = later.bodies.result_of(await self._client.wait_task(self.queue, self.id, timeout))
         return found if kind is None else later.typed.make_result(found, kind)

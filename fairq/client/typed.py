@@ -91,7 +91,7 @@ def payload_type_of(function: Callable[..., Any], task_class: type) -> PayloadTy
         if issubclass(annotation, task_class):
             return None
         raise BadRequest(
-            f"handler {name_of(function)}: it gets a task, whose payload is typed: annotate it as"
+            f"handler {name_of(function)}: it takes a task with a typed payload: annotate it as"
             f" Task[{type_name(annotation)}]",
             field="handler",
         )
@@ -118,7 +118,7 @@ def _check(kind: Any, what: str, field: str) -> None:
     try:
         check_type(kind)
     except Exception as error:  # cattrs and typing raise many kinds
-        raise BadRequest(f"{what} cannot be made a {type_name(kind)}: {error}"[:500], field=field) from None
+        raise BadRequest(f"{what} cannot be converted to {type_name(kind)}: {error}"[:500], field=field) from None
 
 
 def names_around(function: Any) -> dict[str, Any]:

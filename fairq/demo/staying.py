@@ -45,11 +45,11 @@ def folder_of_its_own() -> Iterator[Path]:
     """Make the folder; it goes again unless `note` was called. Raises: SettingsError if there is one already."""
     folder = FOLDER.absolute()
     if running():
-        raise SettingsError(f"a demo is up already in {folder}: fairq demo --end ends it", field="stay")
+        raise SettingsError(f"a demo is already running in {folder}: fairq demo --end ends it", field="stay")
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        raise SettingsError(f"{folder} is there already: remove it, or go to another folder", field="stay") from None
+        raise SettingsError(f"{folder} already exists: remove it, or use another folder", field="stay") from None
     try:
         yield folder
     finally:
@@ -64,7 +64,7 @@ def check_ports() -> None:
             socket.create_server(("127.0.0.1", port)).close()
         except OSError:
             raise SettingsError(
-                f"port {port} is taken; if a demo has it that stays in another folder, end it there: fairq demo --end",
+                f"port {port} is taken; if a demo in another folder uses it, end it there: fairq demo --end",
                 field="stay",
             ) from None
 

@@ -31,7 +31,7 @@ _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 def check_timing(cron: str, zone: str, every_ms: int) -> Timing:
     """Return the timing that a request describes: `cron` or `every_ms`. Raises: BadRequest, naming the field."""
     if bool(cron) == bool(every_ms):
-        raise BadRequest("give cron or an interval, one of them", field="cron" if cron else "every_ms")
+        raise BadRequest("give either cron or an interval", field="cron" if cron else "every_ms")
     if every_ms:
         EVERY.check(every_ms, "every_ms")
         if zone:
@@ -52,13 +52,13 @@ def _check_cron(cron: str, field: str) -> str:
     try:
         CronSim(found, _ANY_TIME)
     except (CronSimError, AssertionError, ValueError, TypeError) as error:
-        raise BadRequest(f"{field} {found!r} is no expression: {str(error).lower()}", field=field) from None
+        raise BadRequest(f"{field} {found!r} is not a cron expression: {str(error).lower()}", field=field) from None
     return found
 
 
 def _check_zone(zone: str, field: str) -> str:
     if zone not in zones():
-        raise BadRequest(f"there is no time zone {zone!r:.80}", field=field)
+        raise BadRequest(f"unknown time zone {zone!r:.80}", field=field)
     return zone
 
 

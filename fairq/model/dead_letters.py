@@ -48,7 +48,7 @@ class DeadFilter:
         """Refuse a filter that can match nothing, or is empty by mistake. Raises: BadRequest, naming the field."""
         check_fields(self)
         if 0 < self.younger_than_ms <= self.older_than_ms:
-            raise BadRequest("no dead letter is older and younger than that", field="younger_than_ms")
+            raise BadRequest("no dead letter can be both older and younger than that", field="younger_than_ms")
 
 
 @frozen

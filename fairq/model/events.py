@@ -52,5 +52,5 @@ class EventPage:
         if after > self.newest:
             raise BadRequest(f"the newest event is {self.newest}; there is no event {after}", field="after")
         if 0 < after < self.oldest - 1:
-            gone = f"what came after event {after} is not kept any more"
-            raise TooOld(f"{gone}; the feed goes on from event {self.oldest}, which `after` 0 reads", field="after")
+            gone = f"events after {after} are no longer kept"
+            raise TooOld(f"{gone}; the feed continues from event {self.oldest}, which `after` 0 reads", field="after")

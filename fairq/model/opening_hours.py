@@ -109,14 +109,14 @@ def _read(text: object) -> tuple[list[_Span], str]:
         raise _bad("some spans name days and some do not; say mon-sun for every day")
     zone = text[at:] or "UTC"
     if zone not in zones():
-        raise _bad(f"there is no time zone {zone!r:.80}; one stands after the last span, and commas between spans")
+        raise _bad(f"unknown time zone {zone!r:.80}; one stands after the last span, and commas between spans")
     return [span for _, span in found], zone
 
 
 def _span(days: str | None, begin: str, end: str) -> _Span:
     opens, closes = _time(begin), _time(end)
     if opens == _DAY_MINUTES:
-        raise _bad("no span begins at 24:00, but at 00:00 of the next day")
+        raise _bad("a span may not begin at 24:00; use 00:00 of the next day")
     if opens == closes:
         raise _bad(f"{begin}-{end} ends when it begins; a whole day is 00:00-24:00")
     return _Span(_days(days or "mon-sun"), opens, closes if closes > opens else closes + _DAY_MINUTES)
@@ -125,7 +125,7 @@ def _span(days: str | None, begin: str, end: str) -> _Span:
 def _time(text: str) -> int:
     hour, minute = map(int, text.split(":"))
     if minute > 59 or hour * 60 + minute > _DAY_MINUTES:
-        raise _bad(f"{text!r} is no time of day: they go from 00:00 to 24:00")
+        raise _bad(f"{text!r} is not a time of day from 00:00 to 24:00")
     return hour * 60 + minute
 
 
@@ -135,7 +135,7 @@ def _days(text: str) -> Set[int]:
     for part in text.lower().split(","):
         first, dash, last = part.partition("-")
         if first not in _DAYS or (dash and last not in _DAYS):
-            raise _bad(f"{part!r:.40} is no day and no range of days; they are {', '.join(_DAYS)}")
+            raise _bad(f"{part!r:.40} is not a day or a range of days; days are {', '.join(_DAYS)}")
         begin = _DAYS.index(first)
         count = (_DAYS.index(last) - begin) % len(_DAYS) if dash else 0
         days |= {(begin + n) % len(_DAYS) for n in range(count + 1)}

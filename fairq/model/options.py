@@ -35,7 +35,7 @@ def to_ms(seconds: Seconds | None, field: str, max_ms: int = MAX_SPAN_MS) -> int
 def _at_ms(moment: datetime | float | None, field: str) -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            raise BadRequest(f"{field} must say its time zone", field=field)
+            raise BadRequest(f"{field} must have a time zone", field=field)
         moment = moment.timestamp()
     elif moment is not None and not isinstance(moment, int | float):
         raise BadRequest(f"{field} must be a datetime, or seconds since the epoch, not {moment!r:.80}", field=field)
@@ -125,7 +125,7 @@ def scheduled_options(options: UnnamedTaskOptions) -> dict[str, Any]:
 def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:
     """Check a filter and spell it as the wire does. Raises: BadRequest; TypeError for unknown words."""
     if unknown := which.keys() - DeadLetterFilter.__annotations__.keys():
-        raise TypeError(f"dead letters are not chosen by {min(unknown)!r}")
+        raise TypeError(f"dead letters have no filter {min(unknown)!r}")
     chosen = DeadFilter(
         which.get("tenant"),
         which.get("reason"),

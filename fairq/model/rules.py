@@ -180,7 +180,7 @@ def many(rule: Rule, low: int = 1, high: int = MAX_BATCH, *, once: bool = False)
         for value in values:
             rule.check(value, field)
         if once and len(set(values)) < len(values):
-            raise BadRequest(f"{field} must not repeat one", field=field)
+            raise BadRequest(f"{field} must not contain duplicates", field=field)
         return values
 
     schema = {"type": "array", "items": rule.schema, "maxItems": high} | ({"minItems": low} if low else {})

@@ -150,11 +150,11 @@ class NewTask(NamedTuple):
         """Refuse a task that no store would take. Raises: BadRequest, naming the field."""
         check_fields(self)
         if self.dedupe_period_ms and not self.dedupe_key:
-            raise BadRequest("dedupe_period_ms is nothing without dedupe_key", field="dedupe_period_ms")
+            raise BadRequest("dedupe_period_ms needs dedupe_key", field="dedupe_period_ms")
         if self.replace and not self.dedupe_key:
-            raise BadRequest("replace is nothing without dedupe_key", field="replace")
+            raise BadRequest("replace needs dedupe_key", field="replace")
         if self.replace and self.batch:
-            raise BadRequest("a task of a batch replaces no other", field="replace")
+            raise BadRequest("a task of a batch cannot replace another", field="replace")
         if self.delay_ms and self.start_at_ms:
             raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
         if len(ends := [name for name in _ENDS if getattr(self, name)]) > 1:

@@ -251,7 +251,7 @@ def _names(value: Any, _: object) -> list[str]:
 def _strictly(*kinds: type) -> Callable[[Any, Any], Any]:
     def structure(value: Any, kind: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, (str, *kinds)):
-            raise ValueError("is of another kind")
+            raise ValueError("has the wrong type")
         return kind(value)
 
     return structure

@@ -72,7 +72,7 @@ class Contents:
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """Make a file that only its owner may read, whole or not at all. Raises: SettingsError."""
     if path.exists():
-        raise SettingsError(f"{path} exists already", field="file")
+        raise SettingsError(f"{path} already exists", field="file")
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     except OSError as error:
@@ -124,7 +124,7 @@ async def back_up(
             async with _serving(data, address.database, server) as call:
                 await write_all(call, write)
     if (await read_topology(url)).slots != topology.slots:
-        raise Unavailable("slots of the cluster moved during the backup: make it again when they have")
+        raise Unavailable("slots of the cluster moved during the backup: repeat it when the move is done")
     await _check_nodes(topology)
     writer.end()
     return header
@@ -153,7 +153,7 @@ async def _check_nodes(topology: Topology) -> None:
             )
         if topology.slots and is_moving_slots(await _ask(address, "CLUSTER", "NODES")):
             raise Unavailable(
-                f"slots of the cluster move, from {address.shown} or to it: make the backup when they have"
+                f"slots of the cluster are moving from or to {address.shown}: make the backup when the move is done"
             )
     if topology.slots and sum(each.last - each.first + 1 for each in topology.slots) < SLOTS:
         raise Unavailable("some slots of the cluster have no primary: make the backup when they have one")
@@ -322,7 +322,7 @@ async def _serving(data: Path, database: int, server: Path | None) -> AsyncItera
                             await connection.wait_connected()
                 if not connection.is_connected:
                     why = log_tail(log) or "no answer"
-                    raise BadRequest(f"the Valkey that should load the snapshot does not: {why}", field="file")
+                    raise BadRequest(f"the Valkey that loads the snapshot failed: {why}", field="file")
                 yield connection.call
         finally:
             process.kill()

@@ -60,7 +60,7 @@ def read_text(told: Any) -> bytes:
     if isinstance(told, dict):
         return base64.b64decode(told["base64"], validate=True)
     if not isinstance(told, str):
-        raise ValueError("a text is none")
+        raise ValueError("a text is invalid")
     return told.encode()
 
 
@@ -77,7 +77,7 @@ def read_number(told: Any) -> float:
         return told  # type: ignore[no-any-return]
     if isinstance(told, str):
         return float(told)
-    raise ValueError("a number is none")
+    raise ValueError("a number is invalid")
 
 
 def tell_record(name: str, packed: bytes) -> tuple[dict[str, Any], int]:
@@ -165,7 +165,7 @@ def load(text: bytes) -> tuple[dict[str, Any], bytes | None]:
     head, mark, payload = text.partition(PAYLOAD)
     line = orjson.loads(head + b"}" if mark else text)
     if not isinstance(line, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     if mark:
         orjson.loads(payload[:-1])
         return line, payload[:-1]

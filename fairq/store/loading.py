@@ -66,7 +66,7 @@ def parts_of(text: bytes) -> tuple[str, str, list[Part]]:
         line, payload = load(text)
         kind, queue = line["kind"], line.get("queue", "")
         if queue and not _QUEUE.fullmatch(queue):
-            raise ValueError("its queue is no name of one")
+            raise ValueError("its queue has an invalid name")
         return kind, queue, list(_parts(kind, queue, line, payload))
     except _BAD as error:
         raise BadRequest(f"the backup cannot be used: {text[:200]!r} is wrong: {error!r}", field="file") from None

@@ -58,7 +58,7 @@ class _Source:
                 if line:
                     return line
             elif len(self.buffer) > _MAX_LINE:
-                raise Unavailable("the store answers otherwise than a primary does")
+                raise Unavailable("the store does not answer like a primary")
             else:
                 await self.more()
 
@@ -98,7 +98,7 @@ async def _begin(source: _Source) -> _Line:
         if line.startswith(b"$"):
             return _Line(int(line[1:]), b"")
         if not line.startswith(b"+"):
-            raise Unavailable("the store answers otherwise than a primary does")
+            raise Unavailable("the store does not answer like a primary")
 
 
 async def _sized(source: _Source, size: int) -> AsyncGenerator[bytes, None]:

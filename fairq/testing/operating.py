@@ -20,7 +20,7 @@ class MemoryOperator(MemoryCaller):
     async def request(self, verb: str, body: Body, deadline: float) -> Any:
         """Carry out an operator's request."""
         if body.get("if_version"):
-            raise Forbidden("the service in memory has no versions of what operators set", field="if_version")
+            raise Forbidden("the service in memory has no versions of settings", field="if_version")
         return await super().request(verb, body, deadline)
 
     def _verbs(self) -> dict[str, Callable[[MemoryQueue, Body], Awaitable[Body]]]:

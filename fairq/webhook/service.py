@@ -169,7 +169,7 @@ async def open_service(asked: Asked) -> AsyncIterator[WebhookService]:
     registrations: dict[str, Registrations] = {}
     for queue in asked.queues:
         if check_name(queue, "queue") in workers:
-            raise BadRequest(f"queue {queue} has a handler already", field="queue")
+            raise BadRequest(f"queue {queue} already has a handler", field="queue")
         workers[queue], registrations[queue] = asked.worker(asked.name_in(queue)), Registrations(queue, asked.policy)
     async with (
         open_deliverer(

@@ -72,7 +72,7 @@ def _pushed(task: dict[str, Any], payloads: Payloads) -> PushedTask:
         task["payload"] = decode_payload(payloads.take(task["payload_bytes"]))
     pushed = PushedTask(**{name: task[name] for name in PushedTask._fields if name in task})
     if not all(map(isinstance, pushed, _KINDS)):
-        raise ValueError("a field of a pushed task has another type")
+        raise ValueError("a field of a pushed task has the wrong type")
     return pushed
 
 
@@ -97,7 +97,7 @@ def decode_server(message: Message) -> Any:
         if kind is Push:
             tasks = _plain_pushed(data["tasks"]) or [_pushed(task, payloads) for task in data["tasks"]]
             if type(data["queue"]) is not str:
-                raise ValueError("the queue of a push is no text")
+                raise ValueError("the queue of a push is not text")
             return Push(data["queue"], int(data["lease_ms"]), tasks, int(data.get("run_timeout_ms", 0)))
         if kind is Reply:
             if type(message) is bytes:

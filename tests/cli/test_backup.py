@@ -137,7 +137,7 @@ def test_a_store_that_is_in_use_is_refused(
     file = tmp_path / "b.jsonl.gz"
     assert fairq("backup", file, "--store", source).code == 0
     again = fairq("backup", file, "--store", source)
-    assert (again.code, "exists already" in again.err) == (2, True)
+    assert (again.code, "already exists" in again.err) == (2, True)
     told = fairq("restore", file, "--store", source, "--replace")
     assert (told.code, "a server runs" in told.err) == (1, True)
     target = start_store()

@@ -143,10 +143,10 @@ def test_enqueue_takes_times_of_day_a_batch_and_how_long_a_result_is_kept(
     assert (state["state"], state["at_ms"]) == ("delayed", int(far.timestamp() * 1000))
     assert commands("batches", "show", "emails", "b", "--json", token=tenant("ada")).json["total"] == 1
     for argv, field in (
-        (["1", "--start-at", "2096-02-29T09:00:00"], "start_at must say its time zone"),
+        (["1", "--start-at", "2096-02-29T09:00:00"], "start_at must have a time zone"),
         (["1", "--start-at", far.isoformat(), "--delay", "5"], "not both"),
         (["1", "--expires-at", "noon"], "expires-at"),
-        (["--lines", "-", "--batch", "b"], "--batch does not go with a file"),
+        (["--lines", "-", "--batch", "b"], "--batch cannot be used with a file"),
     ):
         done = commands("enqueue", "emails", *argv, token=tenant("ada"))
         assert (done.code, field in done.err) == (2, True), done

@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[list[str], dict[str, str], str]] = {
     "no slot at a host": (["--per-host", "0"], {}, "per_host"),
     "a negative length": (["--max-response", "-1"], {}, "max_response"),
     "a bad queue": (["Emails"], {}, "queue"),
-    "a queue twice": (["emails"], {}, "emails has a handler already"),
+    "a queue twice": (["emails"], {}, "emails already has a handler"),
 }
 
 

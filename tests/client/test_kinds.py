@@ -67,7 +67,7 @@ async def test_a_name_without_a_handler_is_a_failed_attempt_that_another_worker_
 def test_two_handlers_of_one_name_are_refused() -> None:
     app = fairq.Worker(token="x")
     app.task("emails", name="welcome")(print)
-    with pytest.raises(BadRequest, match="queue emails has a handler for tasks named 'welcome' already"):
+    with pytest.raises(BadRequest, match="queue emails already has a handler for tasks named 'welcome'"):
         app.task("emails", name="welcome")(print)
     with pytest.raises(BadRequest, match="name"):
         app.task("emails", name="n" * 129)

@@ -55,7 +55,7 @@ def test_what_json_has_not_is_refused() -> None:
     for _ in range(250):
         deep = [deep]
     numbers = [NAN, INF, -INF, {"a": [None, {"b": NAN}]}, Sums([1.0, INF]), [Sums([NAN])]]  # written as null
-    cases: list[Any] = [*numbers, [Sum(NAN)], Level.UNKNOWN, object(), {1: "a key that is no text"}, "\ud800", deep]
+    cases: list[Any] = [*numbers, [Sum(NAN)], Level.UNKNOWN, object(), {1: "a key that is not text"}, "\ud800", deep]
     for value in cases:
         with case(value), refused_for("payload"):
             encode_payload(value)

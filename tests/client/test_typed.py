@@ -215,8 +215,8 @@ def test_an_annotation_that_cannot_be_made_is_an_error_at_registration() -> None
         (payload_itself, "annotate it as Task[Point]"),
         (impossible, "threading_lock"),
         (unknown, "names of the handler's module"),
-        (with_part, f"cannot be made a Part: {Function} is no attrs class"),
-        (with_function, "cannot be made a Function"),
+        (with_part, f"cannot be converted to Part: {Function} is not an attrs class"),
+        (with_function, "cannot be converted to Function"),
     ]
     for function, said in cases:
         with case(function, said):

@@ -43,7 +43,7 @@ def test_what_stays_is_ended_but_no_process_that_has_its_id_by_now(folder: Path)
         with staying.folder_of_its_own() as made:
             staying.note(made, {"worker-1": worker.pid, "server": other.pid})
         assert staying.running() == {"worker-1": worker.pid}
-        with pytest.raises(SettingsError, match="a demo is up already"), staying.folder_of_its_own():
+        with pytest.raises(SettingsError, match="a demo is already running"), staying.folder_of_its_own():
             pass
         assert staying.end()
         assert worker.wait(10) != 0
@@ -59,7 +59,7 @@ def test_what_stays_is_ended_but_no_process_that_has_its_id_by_now(folder: Path)
 def test_a_folder_of_that_name_is_left_alone(folder: Path) -> None:
     folder.mkdir()
     (folder / "mine").touch()
-    with pytest.raises(SettingsError, match="is there already"), staying.folder_of_its_own():
+    with pytest.raises(SettingsError, match="already exists"), staying.folder_of_its_own():
         pass
     assert not staying.end()
     assert (folder / "mine").exists()

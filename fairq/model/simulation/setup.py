@@ -84,10 +84,10 @@ def check_proposal(proposal: Proposal) -> Proposal:
     for limits in proposal.limits.values():
         for name, value in limits.items():
             if name not in LIMITS:
-                raise BadRequest(f"the simulation knows no limit {name!r:.40}", field=name[:80])
+                raise BadRequest(f"unknown limit {name!r:.40}", field=name[:80])
             LIMIT_RULES[name].check(value, name)
     if len(proposal.tenants) > MAX_TENANTS:
-        raise BadRequest(f"a proposal may name {MAX_TENANTS} tenants", field="tenants")
+        raise BadRequest(f"a proposal may name at most {MAX_TENANTS} tenants", field="tenants")
     if proposal.slots is not None:
         check_int(proposal.slots, "slots", 1, MAX_SLOTS)
     for name in ("reserve", "share"):

@@ -72,7 +72,7 @@ def _value_of(name: str, field: str, value: Any) -> Any:
     if is_moment(name):
         moment = _moment(value, name)
         if isinstance(moment, datetime) and moment.tzinfo is None:
-            raise BadRequest(f"{name} must say its time zone", field=name)
+            raise BadRequest(f"{name} must have a time zone", field=name)
         return to_ms(moment.timestamp() if isinstance(moment, datetime) else moment, name, 1 << 52)
     return to_ms(value, name)
 

@@ -132,7 +132,7 @@ async def show(request: Request) -> Response:
     for ended in waited["tasks"]:
         state = {**state, **ended} if state["state"] != "unknown" or "result" in ended else state
     if state["state"] == "unknown":
-        raise NotFound(f"task {ids[0]} is unknown: it never was, or ended long ago", field="id")
+        raise NotFound(f"task {ids[0]} is unknown: it never existed, or ended long ago", field="id")
     return answer({**state, "id": request.path_params["id"]} if "tenant" not in given else state)
 
 
