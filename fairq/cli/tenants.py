@@ -160,7 +160,7 @@ def delete(
     yes: Yes = False,
     server: Server | None = None,
 ) -> int:
-    """Delete a tenant that has no tasks, with its weight, limits, opening hours, pause and feed; a task makes it again.
+    """Delete an empty tenant, with its weight, limits, opening hours, pause and feed; a task makes it again.
 
     Results, dedupe keys and complete batches are kept for their time; until then the tenant cannot be deleted, and the
     error says when that is over at the latest.
