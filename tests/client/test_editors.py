@@ -133,7 +133,7 @@ def test_an_editor_shows_every_option_with_its_type_and_completes_it(n: int, edi
 
 
 CHECKED = """\
-import fairq, fairq.sync
+import fairq, fairq.sync, fairq.testing
 from datetime import timedelta
 
 async def good(client: fairq.Client, batch: fairq.Batch, task: fairq.Task[object]) -> str:
@@ -154,6 +154,10 @@ async def good_results(task: fairq.EnqueuedTask, blocking: fairq.sync.EnqueuedTa
     anything.is_not_known, as_much.is_not_known
     names: list[str] = blocking.result(list[str], timeout=5)
     return await task.result(int) + len(names)
+
+async def good_in_tests(service: fairq.testing.MemoryService) -> list[str]:
+    (task,) = await service.enqueue_many("emails", [1])
+    return [(await service.enqueue("emails", 1)).reason, task.reason]
 
 async def bad(client: fairq.Client, batch: fairq.Batch, task: fairq.Task[object]) -> None:
     await client.enqueue("emails", 1, delay="soon")
