@@ -151,13 +151,15 @@ class Cluster:
                 words = ["MIGRATE", stores.HOST, target.port, "", 0, 5000, "KEYS", *keys]
                 source.client.execute_command(*words)
 
-        yield move_keys
-        move_keys()
-        for node in [target, source, *(each for each in self.nodes if each not in (source, target))]:
-            node.cluster("SETSLOT", slot, "NODE", target.id)
-        # A node that takes a slot raises its epoch above those it has heard of. Who moves the slot on before the others
-        # have heard of that gets no higher one, and late gossip of the former owner then wins over the new one.
-        wait_for(lambda: self._agree(slot, target))
+        try:
+            yield move_keys
+        finally:  # the other tests have this cluster too
+            move_keys()
+            for node in [target, source, *(each for each in self.nodes if each not in (source, target))]:
+                node.cluster("SETSLOT", slot, "NODE", target.id)
+            # A node that takes a slot raises its epoch above those it has heard of. Who moves the slot on before the
+            # others have heard of that gets no higher one, and late gossip of the former owner then wins over the new.
+            wait_for(lambda: self._agree(slot, target))
 
     def _agree(self, slot: int, owner: Node) -> bool:
         epoch = owner.epoch_of(owner)

@@ -164,7 +164,7 @@ async def test_results_come_or_say_why_not(api: Api, grounds: Grounds) -> None:
             await kept.result(timeout=0.05)
         await ground.drain()
         assert await kept.result(timeout=20) == await kept.result(int) == 3
-        for kind, why in ((str, "the result is not str: expected text @ result"), (set[states], "cannot be made")):  # type: ignore[valid-type]
+        for kind, why in ((str, "the result is not str: expected text @ result"), (set[states], "cannot be converted")):  # type: ignore[valid-type]
             with refused_for("kind", match=why):
                 await kept.result(kind)
         for task, why in ((odd, "the result is not JSON"), (rejected, "nothing to add")):
