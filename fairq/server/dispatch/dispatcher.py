@@ -23,7 +23,7 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import Deleting, FairqError, OutcomeUnknown
+from fairq.errors import Deleting, FairqError, OutcomeUnknown, Retryable
 from fairq.model.tasks import Action, Lease
 from fairq.server.dispatch.capacity import Capacity, Worker
 from fairq.server.dispatch.claiming import MOST_TASKS, Claiming, Phase, Step
@@ -249,7 +249,7 @@ class Dispatcher:
         except Deleting:
             self.claiming.failed(is_deleted=True)
         except FairqError as error:
-            if again or isinstance(error, OutcomeUnknown):
+            if isinstance(error, OutcomeUnknown) or (again and isinstance(error, Retryable)):
                 self.claiming.lost()
             else:
                 self.claiming.failed()
