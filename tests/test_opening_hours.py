@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fairq.errors import BadRequest
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS, MAX_SPANS, check_opening_hours, next_change
 from fairq.model.zones import zones
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 from tests.zone_clocks import CAIRO, COPENHAGEN, DAY_MS, LORD_HOWE, LOW, MINUTE_MS, clocks, ms
 
 DAYS = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -247,7 +247,7 @@ REFUSED: list[tuple[object, str]] = [
 
 def test_a_text_that_is_none_is_refused_and_told_why() -> None:
     for text, words in REFUSED:
-        with case(text), refused_for("opening_hours") as caught:
+        with case(text), raises_for("opening_hours") as caught:
             check_opening_hours(text)
         assert words in caught.value.message, text
         assert len(caught.value.message) < 200, text

@@ -16,7 +16,7 @@ from fairq.errors import BadRequest
 from fairq.model.cron import check_timing, next_fire, next_fires
 from fairq.model.schedules import MAX_CRON_CHARS, Timing
 from fairq.model.zones import zones
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 from tests.zone_clocks import CAIRO, COPENHAGEN, DAY_MS, HIGH, LOW, MINUTE_MS, NEW_YORK, clocks, ms
 
 
@@ -168,7 +168,7 @@ def test_any_text_is_an_expression_or_refused(text: str) -> None:
 
 def test_an_expression_that_never_fires_is_refused() -> None:
     for text in ("0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 */31 * MON#2", "0 0 1-6 * */7#2"):
-        with case(text), refused_for("cron"):
+        with case(text), raises_for("cron"):
             next_fire(cron(text), LOW, 0)
 
 
@@ -191,7 +191,7 @@ REFUSED = [
 
 def test_a_timing_that_is_none_is_refused_by_the_field_at_fault() -> None:
     for timing, field in REFUSED:
-        with case(timing), refused_for(field):
+        with case(timing), raises_for(field):
             check_timing(*timing)
 
 

@@ -15,7 +15,7 @@ from fairq.model.queues import QueueSettings
 from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask, ScheduledOptions
 from fairq.store import library
 from fairq.store.records import pack_options as pack_for_store
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 TRACE = f"00-{'1' * 32}-{'2' * 16}-01"
 OF_TEXT = {"dedupe_key": "k", "batch": "b", "group": "g", "name": "n", "trace": TRACE}
@@ -53,7 +53,7 @@ def test_a_schedules_options_are_those_of_its_tasks() -> None:
 def test_every_option_is_checked_by_its_name() -> None:
     for name, usual in OPTIONS.items():
         for wrong in (*((None,) if usual is not None else ()), -1, [], "\n", 1e300):
-            with refused_for(name):
+            with raises_for(name):
                 task(**{name: wrong}).check()
 
 
@@ -79,7 +79,7 @@ def test_what_is_no_traceparent_is_refused() -> None:
         TRACE.replace("1", "0", 32), TRACE.replace("2", "0"), "\x1f" + TRACE[1:], TRACE.encode(),
     )  # fmt: skip
     for trace in wrong:
-        with case(trace), refused_for("trace"):
+        with case(trace), raises_for("trace"):
             task(trace=trace).check()
 
 

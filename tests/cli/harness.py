@@ -150,7 +150,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**ours, **(extra or {})}
 
 
-def one_line_error(done: Finished, code: int, *words: str) -> None:
+def check_error(done: Finished, code: int, *words: str) -> None:
     """Check that a command failed as commands must."""
     assert done.code == code, done
     assert "Traceback" not in done.err, done

@@ -23,7 +23,7 @@ from tests import stores
 from tests.store.waiting import wait_for
 
 from .backups import open_once
-from .harness import EXIT_SECONDS, Finished, environment, one_line_error, read_until, started
+from .harness import EXIT_SECONDS, Finished, check_error, environment, read_until, started
 from .harness import fairq_here as fairq
 
 Start = Callable[..., stores.LocalServer]
@@ -60,7 +60,7 @@ def test_a_store_that_goes_away_during_a_backup_leaves_no_file(start_store: Star
     with waiting_backup(stores.of_owner(server.url), tmp_path) as process:
         server.kill()
         out, _ = process.communicate(timeout=EXIT_SECONDS)
-    one_line_error(Finished(process.returncode, "", out), 1, "in the middle of its snapshot")
+    check_error(Finished(process.returncode, "", out), 1, "in the middle of its snapshot")
     assert none_left(tmp_path)
 
 
@@ -93,7 +93,7 @@ def at_line(number: int, event: Callable[[], object]) -> Iterator[None]:
 def test_a_full_disk_leaves_no_file(filled: str, tmp_path: Path, line: int, file: str) -> None:
     with full_disk() as fill_up, at_line(line, fill_up):
         told = fairq("backup", tmp_path / "b.jsonl.gz", "--store", filled)
-    one_line_error(told, 1, "cannot write", "File too large", file)
+    check_error(told, 1, "cannot write", "File too large", file)
     assert none_left(tmp_path)
 
 
@@ -166,7 +166,7 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
         told = fairq("doctor", "--store", stores.of_owner(target.url))
         assert (told.code, "repeat fairq restore with --replace" in told.out) == (1, True)
         assert fairq("backup", tmp_path / "half.jsonl.gz", "--store", stores.of_owner(target.url)).code == 2
-        one_line_error(fairq("restore", backed_up, "--store", stores.of_owner(target.url)), 1, "not empty")
+        check_error(fairq("restore", backed_up, "--store", stores.of_owner(target.url)), 1, "not empty")
         assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
         assert fairq("restore", backed_up, "--store", stores.of_owner(target.url), "--replace").code == 0
         assert client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()

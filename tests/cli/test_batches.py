@@ -11,7 +11,7 @@ import pytest
 
 from tests.server.harness import tenant
 
-from .harness import Commands, Finished, ServerThread, Terminal, one_line_error, read_until, started
+from .harness import Commands, Finished, ServerThread, Terminal, check_error, read_until, started
 from .test_enqueue_lines import Acker, write
 
 ADA = tenant("ada")
@@ -56,7 +56,7 @@ def test_one_batch_is_shown(filled: Commands, server: ServerThread) -> None:
         "id": "r-1", "state": "complete", "total": 2, "waiting": 0, "dead": 2, "expired": 0,
     }  # fmt: skip
     assert "completed" in filled("batches", "show", "emails", "ada/r-1").out
-    one_line_error(filled("batches", "show", "emails", "ada/none"), 1, "no batch")
+    check_error(filled("batches", "show", "emails", "ada/none"), 1, "no batch")
 
 
 def test_cancelling_asks_unless_it_is_told_not_to(filled: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_cancelling_asks_unless_it_is_told_not_to(filled: Commands, monkeypatch:
         monkeypatch.setattr(sys, "stdin", answer)
         return filled("batches", "cancel", "emails", "r-1", *options, token=ADA)
 
-    one_line_error(cancel(io.StringIO()), 2, "--yes")
+    check_error(cancel(io.StringIO()), 2, "--yes")
     for answer in ("n\n", "\n", ""):
         asked = cancel(Terminal(answer))
         assert (asked.code, asked.out) == (1, "")

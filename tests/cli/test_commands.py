@@ -25,7 +25,7 @@ from fairq.wire.client_session import ClientSession
 from tests import stores
 from tests.server.harness import OPERATOR, WORKER, raw, tenant
 
-from .harness import Commands, Finished, ServerThread, bury, one_line_error, read_until, started
+from .harness import Commands, Finished, ServerThread, bury, check_error, read_until, started
 
 LOST = '{"label": "", "role": "operator", "address": "a", "via": "http", "target": "x"}'
 
@@ -231,9 +231,7 @@ def test_tokens_have_labels_and_expire(commands: Commands) -> None:
     assert all(word in heads for word in ("label", "expires", "last used", "Ann"))
     viewer = made["token"]
     assert commands("queues", "list", token=viewer).code == 0
-    one_line_error(
-        commands("tenants", "set-weight", "emails", "ada", "2", token=viewer), 1, "viewer tokens may not send"
-    )
+    check_error(commands("tenants", "set-weight", "emails", "ada", "2", token=viewer), 1, "viewer tokens may not send")
 
 
 def test_the_audit_tells_who_changed_what(commands: Commands) -> None:
@@ -273,7 +271,7 @@ def test_of_two_operators_the_second_is_told_that_it_is_late(commands: Commands)
     assert row["version"] in commands("tenants", "list", "emails").out
     weigh = ("tenants", "set-weight", "emails", "ada")
     assert commands(*weigh, "3", "--if-version", row["version"]).code == 0
-    one_line_error(commands(*weigh, "4", "--if-version", row["version"]), 1, "another operator has changed it", "now")
+    check_error(commands(*weigh, "4", "--if-version", row["version"]), 1, "another operator has changed it", "now")
     held = commands("tenants", "limits", "emails", "ada", "--json").json
     limit = ("tenants", "set-limits", "emails", "ada", "--if-version", held["version"])
     assert commands(*limit, "--rate", "5").code == 0
@@ -296,18 +294,18 @@ def test_tokens_are_created_listed_used_and_revoked(commands: Commands) -> None:
     assert token not in listing
     assert token.split("_")[3] not in listing
     assert commands("enqueue", "emails", "1", token=token).code == 0
-    one_line_error(commands("enqueue", "images", "1", token=token), 1, "images")
+    check_error(commands("enqueue", "images", "1", token=token), 1, "images")
     assert commands("tokens", "revoke", token).out == f"{token.split('_')[2]}: revoked\n"
-    one_line_error(commands("enqueue", "emails", "1", token=token), 1, "token")
+    check_error(commands("enqueue", "emails", "1", token=token), 1, "token")
     mistyped = commands("tokens", "revoke", made["token"][:-1])
-    one_line_error(mistyped, 2, "id must be")
+    check_error(mistyped, 2, "id must be")
     assert made["token"][:-1] not in mistyped.err
 
 
 def test_without_a_token_or_with_a_wrong_one_a_command_says_what_is_needed(commands: Commands) -> None:
-    one_line_error(commands("queues", "list", token=None), 2, "token", "FAIRQ_TOKEN")
-    one_line_error(commands("queues", "list", token="wrong"), 1, "token")
-    one_line_error(commands("queues", "list", token=tenant("ada")), 1, "tenant")
+    check_error(commands("queues", "list", token=None), 2, "token", "FAIRQ_TOKEN")
+    check_error(commands("queues", "list", token="wrong"), 1, "token")
+    check_error(commands("queues", "list", token=tenant("ada")), 1, "tenant")
 
 
 def test_url_and_token_may_come_from_the_environment(
@@ -323,7 +321,7 @@ def test_url_and_token_may_come_from_the_environment(
 
 @pytest.mark.parametrize("url", ["http://x", "ws://"])
 def test_a_url_that_is_none_is_a_mistake(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    one_line_error(Commands(url, capsys)("queues", "list"), 2, "URL")
+    check_error(Commands(url, capsys)("queues", "list"), 2, "URL")
 
 
 def test_without_a_server_a_command_says_that_it_waits_and_gives_up(

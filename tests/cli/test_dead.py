@@ -11,7 +11,7 @@ import pytest
 
 from tests.server.harness import tenant
 
-from .harness import Commands, Finished, ServerThread, Terminal, bury, one_line_error, started
+from .harness import Commands, Finished, ServerThread, Terminal, bury, check_error, started
 from .test_commands import lines
 
 
@@ -88,7 +88,7 @@ def test_one_letter_is_shown_whole(commands: Commands, server: ServerThread) -> 
         assert text in shown.out
     letter = commands("dead", "show", "emails", "ada/a1", "--json").json
     assert (letter["payload"], letter["error"]) == ({"to": "ada", "n": [1, None]}, "Traceback:\n  line 1")
-    one_line_error(commands("dead", "show", "emails", "ada/a2"), 1, "ada/a2")
+    check_error(commands("dead", "show", "emails", "ada/a2"), 1, "ada/a2")
 
 
 def test_a_traceback_is_printed_below_the_letter_line_by_line(commands: Commands, server: ServerThread) -> None:
@@ -122,7 +122,7 @@ def test_named_letters_are_replayed_and_purged_and_the_code_says_if_some_were_no
     done = commands("dead", "replay", "emails", "ada/a1")
     assert (done.code, done.out) == (0, "replayed: 1\n")
     done = commands("dead", "replay", "emails", "ada/a1", "ada/a2")
-    one_line_error(done, 1, "ada/a1")
+    check_error(done, 1, "ada/a1")
     assert "replayed: 1" in done.out
     assert "ada/a2" not in done.err
     done = commands("dead", "purge", "emails", "ada/a3", "ada/a1", "--json")
@@ -141,7 +141,7 @@ def test_all_are_purged_only_after_a_yes(
         return commands("dead", "purge", "emails", "--all", *options)
 
     bury(server, "ada", ["a1", "a2"])
-    one_line_error(purge(None), 2, "--yes")
+    check_error(purge(None), 2, "--yes")
     for answer in ("n\n", "\n", ""):
         asked = purge(Terminal(answer), "--tenant", "ada")
         assert asked.code == 1

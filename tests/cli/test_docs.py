@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from fairq.cli.docs import FOLDER, guides
-from tests.cli.harness import Finished, environment, fairq_here, one_line_error
+from tests.cli.harness import Finished, check_error, environment, fairq_here
 
 
 def test_the_guides_are_listed_each_with_what_it_is_about() -> None:
@@ -46,4 +46,4 @@ def test_a_guide_is_laid_out_on_a_terminal() -> None:
 
 def test_an_unknown_guide_is_refused_with_near_names() -> None:
     for name, near in ("tutorail", "did you mean tutorial?"), ("../README", "there are tutorial, "):
-        one_line_error(fairq_here("docs", name), 2, f"fairq: there is no guide '{name}'; {near}")
+        check_error(fairq_here("docs", name), 2, f"fairq: there is no guide '{name}'; {near}")

@@ -16,7 +16,7 @@ from fairq.errors import Unavailable
 from fairq.model.tasks import Settlement
 from tests.server.harness import tenant
 
-from .harness import Commands, Finished, ServerThread, one_line_error
+from .harness import Commands, Finished, ServerThread, check_error
 
 ADA = tenant("ada")
 
@@ -110,7 +110,7 @@ def test_the_same_command_goes_on_and_makes_no_task_twice(commands: Commands, tm
 def test_a_file_that_has_become_shorter_is_not_taken_for_all_of_the_batch(commands: Commands, tmp_path: Path) -> None:
     assert enqueue(commands, "--lines", write(tmp_path / "lines", "1\n2\n"), "--id", "mine").code == 0
     shorter = enqueue(commands, "--lines", write(tmp_path / "lines", "1\n"), "--id", "mine")
-    one_line_error(shorter, 2, "2 tasks, but the file 1 lines")
+    check_error(shorter, 2, "2 tasks, but the file 1 lines")
 
 
 @pytest.mark.parametrize(("more", "code"), [([], 2), (["--dedupe-period", "1h"], 0)])
@@ -136,7 +136,7 @@ def test_lines_without_duplicates_are_sent_again_only_if_their_keys_are_held(
         done = enqueue(commands, *argv, "--wait", "20")
     assert done.code == code, done.err
     if code:
-        one_line_error(done, code, "--dedupe-period")
+        check_error(done, code, "--dedupe-period")
         assert not rest.payloads
     else:
         assert sorted(acker.payloads + rest.payloads) == sorted(b"%d" % n for n in range(400))
@@ -164,8 +164,8 @@ def test_a_task_is_waited_for_and_its_result_printed(commands: Commands, server:
         assert enqueue(commands, "[1, 2]", "--wait", "20").json == {"sum": 3}
         assert enqueue(commands, "[1, 2]", "--wait", "20", "--json").json["result"] == {"sum": 3}
     with Acker(server, "reject"):
-        one_line_error(enqueue(commands, "1", "--wait", "20"), 1, "rejected")
-    one_line_error(enqueue(commands, "1", "--wait", "1"), 1, "has not ended: no worker is attached to the queue")
+        check_error(enqueue(commands, "1", "--wait", "20"), 1, "rejected")
+    check_error(enqueue(commands, "1", "--wait", "1"), 1, "has not ended: no worker is attached to the queue")
 
 
 def test_a_line_that_is_no_json_says_which(commands: Commands, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_payload_that_would_not_stay_as_it_is_is_refused(
     for payload, words in ALTERED:
         for argv in (["enqueue", "emails", "-"], ["schedules", "create", "emails", "s", "-", "--every", "1h"]):
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(payload)))
-            one_line_error(commands(*argv, token=ADA), 2, words)
+            check_error(commands(*argv, token=ADA), 2, words)
         for option, line in (("--lines", payload), ("--requests", b'{"tasks": [%b]}' % payload)):
             (tmp_path / "file").write_bytes(b"\n" + line)
             done = enqueue(commands, option, str(tmp_path / "file"))

@@ -11,7 +11,7 @@ import pytest
 from fairq.cli import lines, meter
 from tests.server.harness import tenant
 
-from .harness import Commands, Finished, ServerThread, Terminal, one_line_error
+from .harness import Commands, Finished, ServerThread, Terminal, check_error
 from .test_enqueue_lines import Acker, enqueue, forget_marks, interrupted, write
 
 ADA = tenant("ada")
@@ -126,8 +126,8 @@ def test_a_file_of_another_system_is_read_and_one_that_cannot_be_read_is_refused
     path.write_bytes(b"\xef\xbb\xbf1:a\r\n\r\n2:b\r\n")
     assert requests(commands, str(path), "--id", "mine", "--json").json["requests"] == 2
     assert (set(listed(commands)), peeked(commands)) == ({"mine-1", "mine-3"}, ["a", "b"])
-    one_line_error(requests(commands, "/proc/self/mem"), 2, "cannot read")
-    one_line_error(requests(commands, str(tmp_path)), 2, "cannot read")
+    check_error(requests(commands, "/proc/self/mem"), 2, "cannot read")
+    check_error(requests(commands, str(tmp_path)), 2, "cannot read")
 
 
 def test_a_line_that_is_too_long_is_not_read(

@@ -6,7 +6,7 @@ import shlex
 
 from tests.server.harness import OPERATOR, tenant
 
-from .harness import Commands, one_line_error
+from .harness import Commands, check_error
 
 CREATE, LIMITS, BATCH = "schedules create reports n 1", "tenants set-limits emails ada", "batches list emails"
 OF_TENANTS = ("enqueue", "schedules")  # commands that need no operator
@@ -76,7 +76,7 @@ MISTAKES = [  # a command, and what its error names
 def test_a_mistake_is_one_line_and_code_2_and_changes_nothing(commands: Commands) -> None:
     for line, word in MISTAKES:
         argv = shlex.split(line)
-        one_line_error(commands(*argv, token=tenant("ada") if argv[0] in OF_TENANTS else OPERATOR), 2, word)
+        check_error(commands(*argv, token=tenant("ada") if argv[0] in OF_TENANTS else OPERATOR), 2, word)
     assert commands("queues", "list", "--json").json == []
     assert commands("tokens", "list", "--json").json == []
 
@@ -104,4 +104,4 @@ def test_what_does_not_exist_is_one_line_and_code_1(commands: Commands) -> None:
         *((f"webhooks {verb} emails https://a.example/", "has no webhook https://a.example/")
           for verb in ("remove", "pause", "resume")),
     ):  # fmt: skip
-        one_line_error(commands(*shlex.split(line)), 1, word)
+        check_error(commands(*shlex.split(line)), 1, word)

@@ -21,9 +21,9 @@ from .harness import (
     EXIT_SECONDS,
     Commands,
     ServerThread,
+    check_error,
     fairq,
     fairq_here,
-    one_line_error,
     python,
     read_until,
     started,
@@ -46,7 +46,7 @@ def test_a_taken_port_is_one_line_and_code_2(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = fairq_here("serve", "--dev", "--port", str(port), "--data-dir", tmp_path / "data")
-    one_line_error(done, 2, str(port))
+    check_error(done, 2, str(port))
 
 
 NEED_SERVER = """
@@ -68,12 +68,12 @@ def test_a_command_that_needs_the_servers_parts_says_how_to_install_them() -> No
 def test_bad_settings_are_one_line_and_code_2(tmp_path: Path) -> None:
     path = tmp_path / "fairq.toml"
     path.write_text("port = = 1")
-    one_line_error(fairq_here("serve", "--config", path), 2, str(path))
-    one_line_error(fairq_here("serve", "--config", tmp_path / "none.toml"), 2, "none.toml")
-    one_line_error(fairq_here("serve", "--dev", "--host", "0.0.0.0", cwd=tmp_path), 2, "dev")
-    one_line_error(fairq_here("serve", env={"FAIRQ_PORT": "many"}, cwd=tmp_path), 2, "FAIRQ_PORT")
-    one_line_error(fairq_here("serve", "--store", "http://x", cwd=tmp_path), 2, "store")
-    one_line_error(fairq_here("serve", "--host", "no such host", cwd=tmp_path), 2, "host")
+    check_error(fairq_here("serve", "--config", path), 2, str(path))
+    check_error(fairq_here("serve", "--config", tmp_path / "none.toml"), 2, "none.toml")
+    check_error(fairq_here("serve", "--dev", "--host", "0.0.0.0", cwd=tmp_path), 2, "dev")
+    check_error(fairq_here("serve", env={"FAIRQ_PORT": "many"}, cwd=tmp_path), 2, "FAIRQ_PORT")
+    check_error(fairq_here("serve", "--store", "http://x", cwd=tmp_path), 2, "store")
+    check_error(fairq_here("serve", "--host", "no such host", cwd=tmp_path), 2, "host")
 
 
 def test_an_unsafe_store_is_refused_and_says_how_to_mend_it(
@@ -81,24 +81,24 @@ def test_an_unsafe_store_is_refused_and_says_how_to_mend_it(
 ) -> None:
     store = start_store({"appendonly": "no"})
     for mode in ((), ("--dev",)):
-        one_line_error(fairq_here("serve", *mode, "--port", "0", "--store", store.url, cwd=tmp_path), 2, "appendonly")
+        check_error(fairq_here("serve", *mode, "--port", "0", "--store", store.url, cwd=tmp_path), 2, "appendonly")
 
 
 def test_a_server_serves_tokens_work_offline_and_a_second_server_is_refused(tmp_path: Path) -> None:
     place = ("--data-dir", tmp_path / "data")
     for argv in (("create", "operator"), ("list",)):
-        one_line_error(fairq_here("tokens", *argv, *place), 2, f"no store in {place[1]}", "fairq serve")
+        check_error(fairq_here("tokens", *argv, *place), 2, f"no store in {place[1]}", "fairq serve")
     assert not (tmp_path / "data").exists()
     with started("serve", "--port", "0", *place, "--log-level", "info") as server:
         url = next(word for word in read_until(server, "serving").split() if "ws://" in word).removeprefix("url=")
         token = fairq_here("tokens", "create", "tenant", "--tenant", "ada", *place)
         done = fairq_here("enqueue", "emails", "1", "--url", url, env={"FAIRQ_TOKEN": token.out.strip()})
         assert done.code == 0, done.err
-        one_line_error(fairq_here("serve", "--port", "0", *place), 2, str(server.pid))
+        check_error(fairq_here("serve", "--port", "0", *place), 2, str(server.pid))
         server.send_signal(signal.SIGINT)
         assert server.wait(30) == 0
     assert fairq_here("tokens", "create", "operator", *place).code == 0
-    one_line_error(fairq_here("tokens", "revoke", "nobody", *place), 2, "there is no token nobody")
+    check_error(fairq_here("tokens", "revoke", "nobody", *place), 2, "there is no token nobody")
     listed = fairq_here("tokens", "list", "--json", *place)
     assert {row["role"] for row in listed.json} == {"tenant", "operator"}
 
@@ -272,7 +272,7 @@ def test_the_loop_is_that_which_the_handlers_modules_import(
     assert fairq_here("worker", "mail:app", "--burst", *to_server, cwd=tmp_path).out.startswith("sent 1 25\n")
     (tmp_path / "mail.py").write_text(OF_TRIO.format(imports="import asyncio, trio"))
     both = fairq_here("worker", "mail:app", "--burst", *to_server, cwd=tmp_path)
-    one_line_error(both, 2, "say --loop asyncio or --loop trio")
+    check_error(both, 2, "say --loop asyncio or --loop trio")
 
 
 def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_a_burst_without_a_server_ends_with_code_1(tmp_path: Path, monkeypatch: 
     (tmp_path / "mail.py").write_text(APP)
     url = f"ws://127.0.0.1:{stores.free_port()}"
     done = fairq_here("worker", "mail:app", "--burst", "--url", url, "--token", "dev-worker", cwd=tmp_path)
-    one_line_error(done, 1, "no connection to the server")
+    check_error(done, 1, "no connection to the server")
 
 
 def test_a_worker_serves_the_queues_that_it_is_told(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_worker_serves_the_queues_that_it_is_told(commands: Commands, server: 
 def test_a_queue_an_app_or_a_token_that_is_none_is_one_line_and_code_2(tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(APP)
     for queue in ("", "emails=3", "nobody"):
-        one_line_error(fairq_here("worker", "mail:app", "--token", "x", "--queue", queue, cwd=tmp_path), 2, "queue")
+        check_error(fairq_here("worker", "mail:app", "--token", "x", "--queue", queue, cwd=tmp_path), 2, "queue")
     for app, word in {
         "mail": "module:app",
         "nothing:app": "nothing",
@@ -338,13 +338,13 @@ def test_a_queue_an_app_or_a_token_that_is_none_is_one_line_and_code_2(tmp_path:
         "mail.py:app": "mail:app",
         "tasks/mail.py:app": "tasks.mail:app",
     }.items():
-        one_line_error(fairq_here("worker", app, "--token", "x", cwd=tmp_path), 2, word)
-    one_line_error(fairq_here("worker", "mail:app", cwd=tmp_path), 2, "FAIRQ_TOKEN")
+        check_error(fairq_here("worker", app, "--token", "x", cwd=tmp_path), 2, word)
+    check_error(fairq_here("worker", "mail:app", cwd=tmp_path), 2, "FAIRQ_TOKEN")
 
 
 def test_a_worker_with_a_wrong_token_ends_with_code_1(server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(APP)
-    one_line_error(fairq_here("worker", "mail:app", "--token", "wrong", "--url", server.url, cwd=tmp_path), 1, "token")
+    check_error(fairq_here("worker", "mail:app", "--token", "wrong", "--url", server.url, cwd=tmp_path), 1, "token")
 
 
 def test_standard_output_holds_the_answer_only(server: ServerThread) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.server.harness import tenant
 
-from .harness import Commands, Terminal, one_line_error
+from .harness import Commands, Terminal, check_error
 from .test_commands import lines
 
 
@@ -77,17 +77,17 @@ def test_a_tenant_is_deleted_when_it_has_nothing_or_with_purge(commands: Command
     fill(commands)
     commands("tenants", "set-weight", "emails", "ada", "3")
     refused = commands("tenants", "delete", "emails", "ada")
-    one_line_error(refused, 1, "ada in queue emails is not empty: 2 ready, 1 delayed")
+    check_error(refused, 1, "ada in queue emails is not empty: 2 ready, 1 delayed")
     done = commands("tenants", "delete", "emails", "ada", "--purge", "--yes")
     assert (done.code, done.out) == (0, "ada in emails: deleted\n")
     assert waiting(commands) == {"bob": 1}
     commands("enqueue", "emails", "1", "--dedupe-key", "k", "--dedupe-period", "1h", token=tenant("bob"))
     kept = commands("tenants", "delete", "emails", "bob", "--purge", "--yes")
-    one_line_error(kept, 1, "results and dedupe keys (until ")
+    check_error(kept, 1, "results and dedupe keys (until ")
     (until,) = re.findall(r"until ([0-9-]+ [0-9:+]+) at the latest", kept.err)
     left_s = (datetime.fromisoformat(until) - datetime.now(UTC)).total_seconds()
     assert 3_600 < left_s <= 3_660, "and the minute by which the store is late"
-    one_line_error(commands("tenants", "delete", "emails", "ada"), 1, "there is no tenant ada in queue emails")
+    check_error(commands("tenants", "delete", "emails", "ada"), 1, "there is no tenant ada in queue emails")
     commands.enqueue("emails", "1")
     table = "\n".join(lines(commands("tenants", "list", "emails")))
     assert "ada" in table

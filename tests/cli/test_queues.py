@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .harness import Commands, one_line_error
+from .harness import Commands, check_error
 from .test_commands import lines
 
 
@@ -19,11 +19,11 @@ def test_the_list_says_who_made_a_queue(commands: Commands) -> None:
 def test_a_queue_that_is_not_empty_is_deleted_with_purge_only(commands: Commands) -> None:
     for delay in ("0", "60", "60"):
         commands.enqueue("emails", "1", "--delay", delay)
-    one_line_error(commands("queues", "delete", "emails"), 1, "queue emails is not empty: 1 ready, 2 delayed")
+    check_error(commands("queues", "delete", "emails"), 1, "queue emails is not empty: 1 ready, 2 delayed")
     done = commands("queues", "delete", "emails", "--purge", "--yes")
     assert (done.code, done.out) == (0, "emails: deleted, with 1 ready, 2 delayed\n")
     assert commands("queues", "list", "--json").json == []
-    one_line_error(commands("queues", "delete", "emails", "--purge", "--yes"), 1, "there is no queue emails")
+    check_error(commands("queues", "delete", "emails", "--purge", "--yes"), 1, "there is no queue emails")
 
 
 def test_an_empty_queue_is_deleted(commands: Commands) -> None:

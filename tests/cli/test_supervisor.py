@@ -16,7 +16,7 @@ from fairq.errors import SettingsError
 from tests.processes import is_running
 from tests.store.waiting import wait_for, wait_until
 
-from .harness import EXIT_SECONDS, Commands, ServerThread, fairq, fairq_here, one_line_error, read_until, started
+from .harness import EXIT_SECONDS, Commands, ServerThread, check_error, fairq, fairq_here, read_until, started
 
 APP = """
 import os, pathlib, asyncio, sys, time
@@ -211,7 +211,7 @@ def test_what_cannot_be_is_one_line_and_code_2(tmp_path: Path) -> None:
         (["2", "--reload"], "leave out --processes"),
     ):
         done = fairq_here("worker", "mail:app", "--token", "x", "--processes", *argv, cwd=tmp_path)
-        one_line_error(done, 2, said)
+        check_error(done, 2, said)
 
 
 def test_names_of_children() -> None:

@@ -19,7 +19,7 @@ from fairq.webhook.signature import read_secret, tenant_secret, write_secret
 from tests.store.waiting import wait_for
 from tests.webhook.receiver import Answering, Receiver, Reply, Request, reply
 
-from .harness import Commands, ServerThread, fairq, fairq_here, one_line_error, read_until, started
+from .harness import Commands, ServerThread, check_error, fairq, fairq_here, read_until, started
 
 SECRET, OTHER = write_secret(b"s" * 32), write_secret(b"o" * 32)
 URL = "https://hooks.example/in"
@@ -138,12 +138,12 @@ REFUSED: dict[str, tuple[list[str], dict[str, str], str]] = {
 def test_what_cannot_be_is_one_line_and_code_2(argv: list[str], env: dict[str, str], word: str) -> None:
     options = [] if "--url" in argv else ["--url", URL]
     done = fairq_here("webhook-worker", "emails", *options, *argv, env={**GIVEN, **env})
-    one_line_error(done, 2, word)
+    check_error(done, 2, word)
     assert SECRET not in done.err
 
 
 def test_a_worker_without_queues_is_told_so() -> None:
-    one_line_error(fairq_here("webhook-worker", "--url", URL, env=GIVEN), 2, "missing queues")
+    check_error(fairq_here("webhook-worker", "--url", URL, env=GIVEN), 2, "missing queues")
 
 
 def test_a_bad_server_is_told_after_what_would_be_posted() -> None:

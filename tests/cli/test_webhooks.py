@@ -20,7 +20,7 @@ from fairq.webhook.signature import write_secret
 from tests.store.waiting import wait_for
 from tests.webhook.receiver import Receiver, Reply, Request, reply
 
-from .harness import Commands, ServerThread, fairq_here, one_line_error, read_until, started
+from .harness import Commands, ServerThread, check_error, fairq_here, read_until, started
 from .test_webhook import receiving, state_of
 
 SECRET, OTHER = write_secret(b"s" * 32), write_secret(b"o" * 32)
@@ -186,5 +186,5 @@ def test_the_longest_task_is_copied_for_as_many_as_there_may_be(commands: Comman
 
 def test_a_worker_for_webhooks_says_what_is_missing() -> None:
     env = {"FAIRQ_TOKEN": "dev-worker"}
-    one_line_error(fairq_here("webhook-worker", "emails", "emails", env=env), 2, "emails")
-    one_line_error(fairq_here("webhook-worker", "emails", "images", "--name", "n" * 60, env=env), 2, "64")
+    check_error(fairq_here("webhook-worker", "emails", "emails", env=env), 2, "emails")
+    check_error(fairq_here("webhook-worker", "emails", "images", "--name", "n" * 60, env=env), 2, "64")

@@ -17,7 +17,7 @@ import trio
 import fairq
 from fairq.errors import BadRequest, Forbidden
 from tests.server.harness import WORKER, tenant
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 from .runtimes import Service, on_both, wait_state, wait_until, working
 
@@ -175,7 +175,7 @@ def test_what_does_not_run_when_it_is_called_is_no_handler() -> None:
     for function in cases:
         with case(function):
             app = fairq.Worker()
-            with refused_for("function", match="without `yield`, not "):
+            with raises_for("function", match="without `yield`, not "):
                 app.task("emails")(function)
             assert app.handlers == {}
 

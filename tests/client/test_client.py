@@ -20,7 +20,7 @@ from fairq.wire.client_session import ClientSession
 from tests import stores
 from tests.server.clock import StoreClock
 from tests.server.harness import WORKER, raw, running, tenant, url_of
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 from .harness import wait_state
 
@@ -80,20 +80,20 @@ async def test_a_mistake_is_told_before_anything_is_sent() -> None:
         with case(options, error, field):
             call = {"queue": "emails", "payload": 1, **options}
             async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
-                with refused_for(field, error):
+                with raises_for(field, error):
                     await client.enqueue(call.pop("queue"), call.pop("payload"), **call)
 
 
 async def test_ids_and_payloads_must_be_as_many() -> None:
     async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
-        with refused_for("ids"):
+        with raises_for("ids"):
             await client.enqueue_many("emails", [1, 2], ids=["a"])
         assert await client.enqueue_many("emails", []) == []
 
 
 async def test_a_task_whose_window_is_over_is_refused(served: Served) -> None:
     async with opened(served) as client:
-        with refused_for("expires_at"):
+        with raises_for("expires_at"):
             await client.enqueue("emails", 1, expires_at=time.time() - 60)
 
 
@@ -116,7 +116,7 @@ async def test_clients_begin_at_any_of_several_servers(served: Served, server_st
 def test_a_token_that_can_be_none_is_refused_at_once() -> None:
     for token in ["", " ", "two words", "tökén", "line\nbreak"]:
         with case(token):
-            with refused_for("token", SettingsError) as caught:
+            with raises_for("token", SettingsError) as caught:
                 Driver.to("ws://127.0.0.1:7700", token, ClientSession())
             assert token.strip() == "" or token not in caught.value.message
 
@@ -129,7 +129,7 @@ async def test_white_space_around_a_token_is_stripped(served: Served) -> None:
 async def test_a_url_that_is_none_is_refused_at_once() -> None:
     cases: list[Any] = ["", "http://x", "ws://", "ws://x:port", "127.0.0.1:7700", []]
     for url in cases:
-        with case(url), refused_for("url", SettingsError):
+        with case(url), raises_for("url", SettingsError):
             async with fairq.open_client(url, token="x"):
                 pass
 

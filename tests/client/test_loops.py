@@ -16,7 +16,7 @@ import trio
 import fairq
 from fairq.client.loops import choose_loop
 from fairq.errors import SettingsError
-from tests.store.cases import refused_for
+from tests.store.cases import raises_for
 
 from .runtimes import Service, on_both, wait_state, working
 
@@ -53,7 +53,7 @@ async def test_what_waits_for_another_loop_ends_the_worker_and_costs_no_attempt(
             async def send(task: fairq.Task, call: Callable[[], Awaitable[Any]] = call) -> None:
                 await call()
 
-            with refused_for("loop", SettingsError, match="start it with --loop"):
+            with raises_for("loop", SettingsError, match="start it with --loop"):
                 await app.run()
             assert app.counts == {"released": 1}
         state = await task.state()
@@ -152,5 +152,5 @@ def test_modules_that_import_both_leave_the_choice_to_the_operator() -> None:
     app.task("emails")(of_module({"trio": trio}))
     app.task("images")(of_module({"asyncio": asyncio}))
     handlers = [handler for kinds in app.handlers.values() for handler in kinds.by_name.values()]
-    with refused_for("loop", SettingsError, match="say --loop asyncio or --loop trio"):
+    with raises_for("loop", SettingsError, match="say --loop asyncio or --loop trio"):
         choose_loop(handlers)

@@ -15,7 +15,7 @@ from fairq.server.run import Served
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS
 from tests.server.harness import WORKER, raw, tenant, url_of
-from tests.store.cases import refused_for
+from tests.store.cases import raises_for
 
 
 async def test_an_operator_tunes_a_queue_and_sees_it(
@@ -36,7 +36,7 @@ async def test_an_operator_tunes_a_queue_and_sees_it(
     assert (await boss.peek("emails", tenant="ada"))[0].payload == 0
     with pytest.raises(fairq.NotFound):
         await boss.tenants("letters")
-    with refused_for("no_such_setting"):
+    with raises_for("no_such_setting"):
         await boss.configure("emails", no_such_setting=1)  # type: ignore[call-arg]
 
 
@@ -77,7 +77,7 @@ async def test_attempts_are_found_by_what_they_have(
         for which in {"state": "lost"}, {"tenant": "bob"}, {"name": "none"}, {"error": "none"}:
             found = await boss.attempts("emails", **which)  # type: ignore[arg-type]
             assert (found.running, found.ended) == ([], [])
-    with refused_for("count"):
+    with raises_for("count"):
         await boss.attempts("emails", count=501)
 
 
@@ -117,7 +117,7 @@ async def test_history_comes_in_columns_with_types(
     ]
     assert [row.totals.p99_ms for row in found.tenants] == [None, None]
     for bad, field in (({"period": "7d"}, "period"), ({"tenants": []}, "tenants"), ({"tenants": ["a b"]}, "tenants")):
-        with refused_for(field):
+        with raises_for(field):
             await boss.history("emails", **bad)
 
 

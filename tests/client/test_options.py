@@ -21,7 +21,7 @@ from fairq.errors import BadRequest, NoResult
 from fairq.model.option_tables import TaskOptions
 from fairq.model.options import pack_options, to_ms
 from fairq.server.run import Served
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 from .harness import wait_state
 
@@ -57,7 +57,7 @@ def test_what_json_has_not_is_refused() -> None:
     numbers = [NAN, INF, -INF, {"a": [None, {"b": NAN}]}, Sums([1.0, INF]), [Sums([NAN])]]  # written as null
     cases: list[Any] = [*numbers, [Sum(NAN)], Level.UNKNOWN, object(), {1: "a key that is not text"}, "\ud800", deep]
     for value in cases:
-        with case(value), refused_for("payload"):
+        with case(value), raises_for("payload"):
             encode_payload(value)
 
 
@@ -93,7 +93,7 @@ def test_a_span_is_seconds_or_a_timedelta() -> None:
 def test_a_span_that_is_none_is_refused() -> None:
     cases: list[Any] = [timedelta(seconds=-1), timedelta(days=401), -1, NAN, "5m", True]
     for span in cases:
-        with case(span), refused_for("delay"):
+        with case(span), raises_for("delay"):
             to_ms(span, "delay")
 
 
@@ -133,7 +133,7 @@ def test_help_of_schedules_and_dead_letters_shows_what_they_take() -> None:
 
 async def test_a_result_that_is_not_kept_is_not_awaited(ada: fairq.Client, served: Served) -> None:
     plain, other = await ada.enqueue_many("emails", [1, 2])
-    with refused_for("result_ttl", NoResult):
+    with raises_for("result_ttl", NoResult):
         await plain.result()
     kept = await ada.enqueue("emails", 3, result_ttl=timedelta(minutes=1))
     with pytest.raises(fairq.NotYet):

@@ -15,7 +15,7 @@ from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
 from tests.server.harness import OPERATOR, PRODUCER, url_of
-from tests.store.cases import refused_for
+from tests.store.cases import raises_for
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def test_a_token_bounds_tenants_and_queues(served: Served) -> None:
             "id": client.batch("emails", batch.id).state(),
         }
         for field, call in refused.items():
-            with refused_for(field, Forbidden):
+            with raises_for(field, Forbidden):
                 await call
         with pytest.raises(TenantsRefused) as several:
             await client.enqueue_many("emails", [1, 2], tenant=["acme", "zoo"])

@@ -11,7 +11,7 @@ import fairq
 from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.server.run import Served
 from tests.server.harness import WORKER, raw
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 from tests.store.waiting import wait_until
 
 from .harness import through_proxy, waiting_at, worker_of, working
@@ -57,7 +57,7 @@ async def test_what_a_handler_returns_is_the_result(served: Served, ada: fairq.C
 
 async def test_a_timeout_that_is_not_a_number_is_refused_and_the_client_goes_on(ada: fairq.Client) -> None:
     task = await ada.enqueue("emails", 1, result_ttl=60)
-    with refused_for("timeout"):
+    with raises_for("timeout"):
         await task.result(timeout=float("nan"))
     assert (await task.state()).state == "ready"
 

@@ -10,7 +10,7 @@ import fairq
 from fairq.client.retries import AS_QUEUED, Retries
 from fairq.model.tasks import Settlement
 from fairq.wire.frames import PushedTask
-from tests.store.cases import refused_for
+from tests.store.cases import raises_for
 
 from .runtimes import Service, on_both, wait_state, working
 
@@ -68,7 +68,7 @@ def test_one_of_two_waits_is_enough() -> None:
     "wrong", [{"max_attempts": -1}, {"max_attempts": 1001}, {"retry_base": -1}, {"retry_cap": "x"}]
 )
 def test_what_no_handler_can_say_is_refused_by_its_name(wrong: dict[str, Any]) -> None:
-    with refused_for(next(iter(wrong))):
+    with raises_for(next(iter(wrong))):
         fairq.Worker().task("emails", **wrong)
 
 

@@ -13,7 +13,7 @@ import fairq
 from fairq.errors import BadRequest, FairqError, NotFound, TooLarge
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, url_of
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 COPENHAGEN = ZoneInfo("Europe/Copenhagen")
 
@@ -96,5 +96,5 @@ async def test_a_mistake_is_told_before_anything_is_sent() -> None:
         with case(given, error, field):
             call = {"queue": "reports", "name": "n", "payload": 1, **given}
             async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
-                with refused_for(field, error):
+                with raises_for(field, error):
                     await client.schedule(call.pop("queue"), call.pop("name"), call.pop("payload"), **call)

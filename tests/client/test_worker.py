@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 import fairq
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 
 def test_mistakes_in_the_program_are_told_where_they_are_made() -> None:
@@ -20,7 +20,7 @@ def test_mistakes_in_the_program_are_told_where_they_are_made() -> None:
         (lambda: fairq.Retry(delay=1e12), "delay"),
     ]
     for make, field in cases:
-        with case(make, field), refused_for(field):
+        with case(make, field), raises_for(field):
             make()
 
 
@@ -30,7 +30,7 @@ async def test_a_worker_that_could_do_nothing_does_not_run() -> None:
             app = fairq.Worker(token="x", concurrency=concurrency)
             if handlers:
                 app.task("emails")(print)
-            with trio.fail_after(30), refused_for(field):
+            with trio.fail_after(30), raises_for(field):
                 await app.run()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fairq.errors import SettingsError
 from fairq.server.settings import Settings, load_settings
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -94,7 +94,7 @@ BAD_VALUES: list[tuple[str, str]] = [
 def test_a_bad_value_names_the_setting() -> None:
     for name, value in BAD_VALUES:
         for environment, flags in (({f"FAIRQ_{name.upper()}": value}, {}), ({}, {name: value})):
-            with case(value), refused_for(name, SettingsError) as caught:
+            with case(value), raises_for(name, SettingsError) as caught:
                 load_settings(None, environment, flags)
             assert name in caught.value.message.lower().replace("-", "_")
 
@@ -116,7 +116,7 @@ BAD_FILES: list[tuple[str, str]] = [
 def test_a_bad_file_names_the_setting_and_the_file(tmp_path: Path) -> None:
     for text, field in BAD_FILES:
         path = write(tmp_path, text)
-        with case(text), refused_for(field, SettingsError) as caught:
+        with case(text), raises_for(field, SettingsError) as caught:
             load_settings(path, {}, {})
         assert str(path) in caught.value.message
 
@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, kind: str) -> None:
         path.mkdir()
     elif kind == "binary":
         path.write_bytes(b"port = \xff\xfe")
-    with refused_for("config", SettingsError) as caught:
+    with raises_for("config", SettingsError) as caught:
         load_settings(path, {}, {})
     assert str(path) in caught.value.message
 

@@ -13,7 +13,7 @@ from fairq.errors import Unavailable
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
 from fairq.taskless import in_task
-from tests.store.cases import refused_for
+from tests.store.cases import raises_for
 from tests.store.waiting import wait_until
 
 from .harness import Raw
@@ -97,5 +97,5 @@ async def test_a_claim_that_fails_by_our_fault_gives_its_place_to_the_other_queu
 async def test_queues_that_a_worker_cannot_serve_are_refused() -> None:
     app = fairq.Worker(token="x", queues=["nobody"])
     app.task("a")(print)
-    with refused_for("queues"):
+    with raises_for("queues"):
         await app.run()

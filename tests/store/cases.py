@@ -21,10 +21,10 @@ def case(*what: object) -> Iterator[None]:
 
 
 @contextmanager
-def refused_for(
+def raises_for(
     field: str, error: type[FairqError] = BadRequest, *, match: str | None = None
 ) -> Iterator[pytest.ExceptionInfo[FairqError]]:
-    """Have the block refused for this field; yields what is raised."""
+    """Check that the block raises an error about this field; yields what is raised."""
     with pytest.raises(error, match=match) as caught:
         yield caught
     assert caught.value.field == field, f"refused for {caught.value.field}: {caught.value}"

@@ -15,7 +15,7 @@ from fairq.store.opening import open_store
 from fairq.store.topology import node_address, parse_seeds, read_slots
 from tests import stores
 
-from .cases import case, refused_for
+from .cases import case, raises_for
 from .certificates import make_certificate
 from .proxy import open_proxy
 
@@ -100,7 +100,7 @@ def test_a_wrong_url_names_the_setting_and_hides_the_password() -> None:
         "rediss://host?ssl_ca_certs=/nowhere.pem", "rediss://host?ssl_certfile=/nowhere.pem", "unix://",
     ]:  # fmt: skip
         with case(url):
-            with refused_for("store", SettingsError) as caught:
+            with raises_for("store", SettingsError) as caught:
                 Address.parse(url)
             for piece in (SECRET, QUOTED, "p@ss", "p%40ss", "ss:wo", "s3c"):
                 assert piece not in caught.value.message

@@ -24,7 +24,7 @@ from fairq.store.opening import check_durability, open_store
 from fairq.store.store import Store
 from tests import processes
 from tests.processes import commands
-from tests.store.cases import refused_for
+from tests.store.cases import raises_for
 
 from .waiting import wait_until
 
@@ -210,7 +210,7 @@ async def test_what_a_rewrite_leaves_that_is_killed_with_its_store_is_deleted(tm
 async def test_a_second_owner_of_the_data_directory_is_refused_by_the_name_of_the_first(
     tmp_path: Path, other_owner: subprocess.Popen[bytes]
 ) -> None:
-    with trio.fail_after(30), refused_for("data_dir", SettingsError, match=f"process {other_owner.pid}"):
+    with trio.fail_after(30), raises_for("data_dir", SettingsError, match=f"process {other_owner.pid}"):
         async with embedded_store(tmp_path):
             pass
     assert await is_running(tmp_path)  # the first is unharmed
@@ -267,13 +267,13 @@ async def test_it_stops_cleanly_when_cancelled_and_when_the_block_fails(tmp_path
 
 async def test_a_data_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with refused_for("data_dir", SettingsError, match="data directory"):
+    with raises_for("data_dir", SettingsError, match="data directory"):
         async with embedded_store(tmp_path / "file"):
             pass
 
 
 async def test_a_child_that_does_not_start_tells_why(tmp_path: Path) -> None:
-    with refused_for("data_dir", SettingsError, match="did not start"):
+    with raises_for("data_dir", SettingsError, match="did not start"):
         async with embedded_store(tmp_path, fsync="never-ever"):
             pass
 

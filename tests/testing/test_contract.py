@@ -28,7 +28,7 @@ from fairq.model.tasks import NewTask
 from tests.client.conftest import certificate, plain_logs, server_store, service
 from tests.client.runtimes import Api, Service, on_all
 from tests.server.harness import PRODUCER, WORKER, tenant
-from tests.store.cases import refused_for
+from tests.store.cases import raises_for
 
 __all__ = ["certificate", "plain_logs", "server_store", "service"]
 
@@ -165,7 +165,7 @@ async def test_results_come_or_say_why_not(api: Api, grounds: Grounds) -> None:
         await ground.drain()
         assert await kept.result(timeout=20) == await kept.result(int) == 3
         for kind, why in ((str, "the result is not str: expected text @ result"), (set[states], "cannot be converted")):  # type: ignore[valid-type]
-            with refused_for("kind", match=why):
+            with raises_for("kind", match=why):
                 await kept.result(kind)
         for task, why in ((odd, "the result is not JSON"), (rejected, "nothing to add")):
             with pytest.raises(TaskFailed, match=f"dead: rejected: {why}"):

@@ -16,7 +16,7 @@ import fairq.testing
 from fairq.errors import Forbidden, NoResult
 from fairq.testing import MemoryService
 from fairq.testing.running import MAX_RUNS
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 from .apps import make_app
 
@@ -220,14 +220,14 @@ async def test_mistakes_in_the_test_are_told_at_its_start() -> None:
         ({"settings": {"emails": {"speed": 1}}}, "speed"),
     ]
     for arguments, field in cases:
-        with case(arguments, field), refused_for(field):
+        with case(arguments, field), raises_for(field):
             async with fairq.testing.run(make_app(), **arguments):
                 pass
 
 
 async def test_time_goes_forward_only(service: MemoryService) -> None:
     for seconds in [-1, float("nan"), float("inf")]:
-        with case(seconds), refused_for("seconds"):
+        with case(seconds), raises_for("seconds"):
             await service.advance(seconds)
 
 

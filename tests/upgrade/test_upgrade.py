@@ -18,7 +18,7 @@ from fairq.store import keys, library
 from fairq.store.migrations import OLDEST
 from fairq.sync import open_operator
 from tests import stores
-from tests.cli.harness import ServerThread, fairq_here, one_line_error
+from tests.cli.harness import ServerThread, check_error, fairq_here
 from tests.lua.calls import Queue
 from tests.lua.keyspace import Keyspace
 from tests.server.harness import OPERATOR, WORKER
@@ -231,7 +231,7 @@ def test_links_on_their_way_in_a_store_of_version_14_are_waited_for(
     with stores.connect(version_14.url) as client:
         client.zadd(keys.queue_prefix("emails") + ":links:ada", {"ada/link-1": 1})
     told = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(version_14.url))
-    one_line_error(told, 2, "queue emails has tasks on their way to another queue")
+    check_error(told, 2, "queue emails has tasks on their way to another queue")
     assert not list(tmp_path.glob("*backup*"))
 
 
@@ -241,4 +241,4 @@ def test_a_store_of_a_version_that_is_not_read_is_not_backed_up(version_14: stor
         for version in (13, 15, library.DATA_VERSION + 1):
             client.set(keys.DATA_VERSION, version)
             told = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(version_14.url))
-            one_line_error(told, 2, f"the store holds data of version {version}, this fairq reads")
+            check_error(told, 2, f"the store holds data of version {version}, this fairq reads")

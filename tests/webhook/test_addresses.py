@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairq.errors import SettingsError
 from fairq.webhook.addresses import NEVER_ALLOWED, AddressRefused, AddressRules, embedded_in, kind_of
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 REFUSED_BY_KIND = {
     "unspecified": ["0.0.0.0", "0.1.2.3", "::"],
@@ -108,5 +108,5 @@ def test_some_are_never_allowed() -> None:
 
 def test_an_allowed_network_that_is_none_is_refused() -> None:
     for text in ["", "10.0.0.0/33", "10.0.0.1/8", "hooks.example", "10.0.0", "::1/x", "*"]:
-        with case(text), refused_for("allow_private", SettingsError):
+        with case(text), raises_for("allow_private", SettingsError):
             AddressRules.parse([text])

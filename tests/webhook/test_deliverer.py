@@ -20,7 +20,7 @@ from fairq.webhook import verify
 from fairq.webhook.deliverer import Delivery, Target
 from fairq.webhook.signature import Signer, read_secret, tenant_secret, write_secret
 from fairq.webhook.urls import UrlTemplate
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 from .harness import DELIVERY, NOW, OTHER_PUBLIC, PUBLIC, Bench, bench, resolving
 from .receiver import Receiver, Reply, Request, answering, reply, silent
@@ -322,7 +322,7 @@ def test_limits_that_cannot_be_kept_are_refused() -> None:
         ({"max_response": (1 << 18) + 1}, BadRequest, "max_response"),
     ]
     for settings, error, field in cases:
-        with case(settings, error, field), refused_for(field, error):
+        with case(settings, error, field), raises_for(field, error):
             evolve(DELIVERY, **settings).check()
     for least_or_most in [(0.1, 1, 0), (3_600, 500, 1 << 18)]:
         Delivery(*least_or_most).check()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairq.errors import SettingsError
 from fairq.webhook import BadSignature, verify
 from fairq.webhook.signature import Signer, read_secret, tenant_secret, write_secret
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 SECRET = write_secret(b"s" * 32)
 OTHER = write_secret(b"o" * 32)
@@ -111,7 +111,7 @@ def test_a_secret_that_is_none_is_refused_without_being_shown() -> None:
      "whsec_" + b64encode(b"\xff" * 32).decode().replace("/", "_")]:  # fmt: skip
         with case(text):
             for make in (partial(Signer.parse, [text]), partial(verify, BODY, signed(), text, now=NOW)):
-                with refused_for("secret", SettingsError) as caught:
+                with raises_for("secret", SettingsError) as caught:
                     make()
                 assert len(text) < 8 or text not in caught.value.message
     with pytest.raises(SettingsError):

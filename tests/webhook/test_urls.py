@@ -13,7 +13,7 @@ from fairq.errors import SettingsError
 from fairq.model.checks import TENANT_PATTERN
 from fairq.webhook.addresses import AddressRules
 from fairq.webhook.urls import HostPattern, HostRefused, Url, UrlTemplate
-from tests.store.cases import case, refused_for
+from tests.store.cases import case, raises_for
 
 REFUSED = [
     "", "hooks.example/in", "ftp://hooks.example/in", "ws://hooks.example/in", "HTTPS:/hooks.example", "https://",
@@ -129,19 +129,19 @@ def test_a_pattern_means_one_host_or_all_below_one() -> None:
 
 def test_a_pattern_that_is_none_is_refused() -> None:
     for pattern in ["", "*", "*.", "a.*", "*a.example", "a b", "*.1.2.3.4", "*.*.example", "1.2.3"]:
-        with case(pattern), refused_for("allow_host", SettingsError):
+        with case(pattern), raises_for("allow_host", SettingsError):
             HostPattern.parse(pattern)
 
 
 def test_a_fixed_host_that_is_not_allowed_is_found_at_once() -> None:
-    with refused_for("allow_host", SettingsError):
+    with raises_for("allow_host", SettingsError):
         UrlTemplate.parse("https://hooks.example/", ["*.hooks.example"])
     assert UrlTemplate.parse("https://HOOKS.example/", ["x.example", "hooks.example"]).for_tenant("ada")
 
 
 def test_an_address_that_is_refused_is_found_at_once() -> None:
     template = UrlTemplate.parse("http://127.0.0.1:8000/")
-    with refused_for("url", SettingsError, match="allow_private"):
+    with raises_for("url", SettingsError, match="allow_private"):
         template.check_address(AddressRules())
     template.check_address(AddressRules.parse(["127.0.0.1"]))
     UrlTemplate.parse("https://hooks.example/").check_address(AddressRules())

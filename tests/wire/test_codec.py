@@ -191,7 +191,7 @@ def test_any_payload_arrives_as_the_value_that_was_sent(payload: Any) -> None:
     assert repr(pushed.payload) == repr(payload)  # tells 1 from 1.0 and 0.0 from -0.0
 
 
-def decodes_or_refuses(text: str) -> None:
+def check_decoding(text: str) -> None:
     """Decode a text; only a FairqError may come of it."""
     try:
         assert type(decode_client(text)) in VERBS
@@ -201,7 +201,7 @@ def decodes_or_refuses(text: str) -> None:
 
 @given(st.text() | st.text(alphabet='{}[]":,\\ue0123456789nulltrufase.-+ '))
 def test_arbitrary_text_is_decoded_or_refused(text: str) -> None:
-    decodes_or_refuses(text)
+    check_decoding(text)
 
 
 @given(st.sampled_from(sorted(GOOD)), st.data())
@@ -215,14 +215,14 @@ def test_frames_with_any_value_in_any_place_are_decoded_or_refused(kind: str, da
         place[key] = place[key].copy()
         place = place[key]
     place[key] = data.draw(payloads)
-    decodes_or_refuses(json.dumps(body))
+    check_decoding(json.dumps(body))
 
 
 @given(st.sampled_from(sorted(GOOD)), st.data())
 def test_frames_cut_and_scrambled_are_decoded_or_refused(kind: str, data: st.DataObject) -> None:
     text = frame(kind)
     at, length = data.draw(st.integers(0, len(text))), data.draw(st.integers(0, 5))
-    decodes_or_refuses(text[:at] + data.draw(st.text(alphabet='{}[]":,\\u0 9e-n', max_size=4)) + text[at + length :])
+    check_decoding(text[:at] + data.draw(st.text(alphabet='{}[]":,\\u0 9e-n', max_size=4)) + text[at + length :])
 
 
 def test_what_a_server_must_not_say_is_refused() -> None:

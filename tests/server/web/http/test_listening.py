@@ -17,7 +17,7 @@ from fairq.errors import SettingsError
 from fairq.server.web.http.listener import WRONG_PORT
 from tests.cli.harness import environment
 from tests.server.harness import running
-from tests.store.cases import refused_for
+from tests.store.cases import raises_for
 
 from .harness import DEADLINE_S, base_of, check, plain, read_all, serving
 
@@ -42,7 +42,7 @@ async def test_it_is_behind_tls_as_the_websockets_are(server_store: str, certifi
 async def test_a_port_that_is_taken_is_named(server_store: str) -> None:
     async with serving(server_store) as served:
         assert served.http is not None
-        with refused_for("http_port", SettingsError):
+        with raises_for("http_port", SettingsError):
             async with running(server_store, http_port=served.http.port):
                 pass
 
