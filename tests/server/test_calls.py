@@ -134,12 +134,12 @@ async def test_few_calls_stand_before_an_idle_workers_task_is_stored_and_pushed(
 
 
 async def test_a_task_that_a_worker_waits_for_takes_two_calls_of_the_store(
-    served: Served, redis_client: redis.Redis
+    served: Served, redis_store: redis.Redis
 ) -> None:
     """One that enqueues and claims it, and its settlement."""
 
     def calls() -> int:
-        return int(redis_client.info("commandstats")["cmdstat_fcall"]["calls"])
+        return int(redis_store.info("commandstats")["cmdstat_fcall"]["calls"])
 
     async def measure() -> list[int]:
         counts = list[int]()
