@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, cast, get_type_hints
 
 import attrs
+import pytest
 
 import fairq
 from fairq.model.limits import Limits
@@ -57,13 +59,22 @@ def test_every_option_is_checked_by_its_name() -> None:
                 task(**{name: wrong}).check()
 
 
+@pytest.mark.parametrize("name", ["expires_in", "expires_at", "expires_after_start", "retry_base", "retry_cap"])
+def test_a_time_without_which_there_is_none_is_never_0(name: str) -> None:
+    """A deadline that has passed when it is computed is an error, and not the same as no deadline."""
+    for wrong in (0, 0.0, 0.0004, -1, *(() if name == "expires_at" else (timedelta(0), timedelta(seconds=-1)))):
+        with raises_for(name):
+            pack_options(cast("TaskOptions", {name: wrong}))
+    assert pack_options(cast("TaskOptions", {name: None})) == pack_options({})
+
+
 def test_special_options_take_more_places() -> None:
     for name, given in GIVEN.items():
         assert task(**{name: given}).places == (SPECIAL_PLACES if name in SPECIAL_OPTIONS else 1), name
 
 
 def test_every_option_reaches_the_store() -> None:
-    usual = OPTIONS | {"max_attempts": -1}
+    usual = {name: 0 if default is None else default for name, default in OPTIONS.items()} | {"max_attempts": -1}
     for name in usual:
         packed = pack_for_store(task(**{name: GIVEN[name]}))
         values, end = library.formats()["OPTIONS"].unpack(packed)

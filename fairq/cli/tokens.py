@@ -18,13 +18,14 @@ import trio
 from attrs import asdict, define
 from cyclopts import App
 
-from fairq.cli.options import Json, Server, Span, connected, seconds_of
+from fairq.cli.options import Json, Server, Span, connected
 from fairq.cli.output import columns_of, configure_logging, print_json, print_rows
 from fairq.cli.stores import StoreChoice, chosen
 from fairq.errors import FairqError, NotFound, SettingsError
 from fairq.model.audit import Draft, cut
 from fairq.model.operating import TokenRow
-from fairq.model.rules import SPAN
+from fairq.model.options import to_ms
+from fairq.model.rules import SOME_SPAN
 from fairq.model.tokens import TOKEN_ID
 from fairq.tokens import TokenRecord, hash_token, make_token, token_id
 from fairq.wire.terms import Role
@@ -47,7 +48,7 @@ class _StoreRegistry:
     store: Store
     auth: Auth
 
-    async def create_token(self, record: TokenRecord, *, expires_in_ms: int) -> None:
+    async def create_token(self, record: TokenRecord, *, expires_in_ms: int | None) -> None:
         told = {"role": record.role, "label": record.label, "tenant": record.tenant, "queues": record.queues}
         async with self._noted("create_token", record.id, told):
             await self.auth.create(record, expires_in_ms)
@@ -136,7 +137,7 @@ def create(
     expires_after
         When it expires, such as 90d or 12h, at most 400 days (default: never).
     """
-    expires_in_ms = SPAN.check(round((seconds_of(expires_after) or 0) * 1000), "expires_after")
+    expires_in_ms = None if expires_after is None else to_ms(expires_after, "expires_after", SOME_SPAN)
     id, text = make_token(Role(role))
     record = TokenRecord(id, role, hash_token(text), tenant, queue or None, label=label)
     record.check()

@@ -295,11 +295,11 @@ class OperatorClient(Client):
         """Have the workers of a name finish the tasks that run, and end; returns how many there are."""
         return int((await self.request("drain_worker", {"worker": worker}))["workers"])
 
-    async def create_token(self, record: TokenRecord, *, expires_in_ms: int = 0) -> None:
+    async def create_token(self, record: TokenRecord, *, expires_in_ms: int | None = None) -> None:
         """Register a token by its hash (`fairq.tokens.make_token` makes one), which may expire. Raises: BadRequest."""
         given = ("id", "role", "hash", "tenant", "queues", "label")
         body = {name: value for name in given if (value := getattr(record, name))}
-        await self.request("create_token", body | ({"expires_in_ms": expires_in_ms} if expires_in_ms else {}))
+        await self.request("create_token", body | ({} if expires_in_ms is None else {"expires_in_ms": expires_in_ms}))
 
     async def list_tokens(self) -> list[TokenRow]:
         """List tokens, without their hashes, and when each was last used (to a minute)."""

@@ -28,9 +28,12 @@ class Retries:
         later.tasks.ATTEMPTS.check(max_attempts, "max_attempts")
         if retry_base is None and retry_cap is None:
             return cls(max_attempts)
-        new = later.queues.QueueSettings()
-        base_ms, cap_ms = later.options.to_ms(retry_base, "retry_base"), later.options.to_ms(retry_cap, "retry_cap")
-        return cls(max_attempts, base_ms or new.retry_base_ms, cap_ms or new.retry_cap_ms)
+        new, some = later.queues.QueueSettings(), later.rules.SOME_SPAN
+        return cls(
+            max_attempts,
+            new.retry_base_ms if retry_base is None else later.options.to_ms(retry_base, "retry_base", some),
+            new.retry_cap_ms if retry_cap is None else later.options.to_ms(retry_cap, "retry_cap", some),
+        )
 
     def limit(self, task: PushedTask) -> PushedTask:
         """Return a task as the handler sees it: of two limits the lower one holds."""

@@ -76,5 +76,5 @@ def _from_now(task: NewTask) -> NewTask:
     if task.delay_ms:
         task = task._replace(delay_ms=0, start_at_ms=now_ms + task.delay_ms)
     if task.expires_in_ms:
-        task = task._replace(expires_in_ms=0, expires_at_ms=now_ms + task.expires_in_ms)
+        task = task._replace(expires_in_ms=None, expires_at_ms=now_ms + task.expires_in_ms)
     return task

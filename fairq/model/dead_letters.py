@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from attrs import frozen
 
 from fairq.errors import BadRequest
-from fairq.model.rules import SPAN, TENANT, check_fields, one_of, text
+from fairq.model.rules import SOME_SPAN, SPAN, TENANT, check_fields, one_of, text
 
 REASONS = ("exhausted", "rejected", "expired", "lease_lost")
 REASON = one_of(*REASONS)
@@ -36,18 +36,18 @@ class DeadLetter:
 
 @frozen
 class DeadFilter:
-    """Which dead letters: None and 0 mean any. Ages are by the store's clock, when a walk over the letters begins."""
+    """Which dead letters: None means any. Ages are by the store's clock, when a walk over the letters begins."""
 
     tenant: Annotated[str | None, TENANT] = None
     reason: Annotated[str | None, REASON] = None
     error: Annotated[str | None, SEARCH] = None
     older_than_ms: Annotated[int, SPAN] = 0
-    younger_than_ms: Annotated[int, SPAN] = 0
+    younger_than_ms: Annotated[int | None, SOME_SPAN] = None
 
     def check(self) -> None:
         """Refuse a filter that can match nothing, or is empty by mistake. Raises: BadRequest, naming the field."""
         check_fields(self)
-        if 0 < self.younger_than_ms <= self.older_than_ms:
+        if self.younger_than_ms and self.younger_than_ms <= self.older_than_ms:
             raise BadRequest("no dead letter can be both older and younger than that", field="younger_than_ms")
 
 

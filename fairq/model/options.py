@@ -13,40 +13,43 @@ from attrs import asdict
 
 from fairq.errors import BadRequest
 from fairq.model.cancelling import WaitingFilter
-from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS, check_tenant, full_id
+from fairq.model.checks import check_tenant, full_id
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.option_tables import DeadLetterFilter, Seconds, TaskOptions, UnnamedTaskOptions
-from fairq.model.rules import check_fields
+from fairq.model.rules import MOMENT, SOME_SPAN, SPAN, Rule, check_fields, rules_of
 from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
 from fairq.model.tasks import OPTIONS, NewTask
 
 
-def to_ms(seconds: Seconds | None, field: str, max_ms: int = MAX_SPAN_MS) -> int:
-    """Turn a caller's seconds into whole ms; None is 0. Raises: BadRequest."""
-    if seconds is None:
-        return 0
+def to_ms(seconds: Seconds, field: str, rule: Rule = SPAN) -> int:
+    """Turn a caller's seconds into whole ms that the field's rule takes. Raises: BadRequest."""
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 <= max_ms:
-        raise BadRequest(f"{field} must be 0 to {max_ms // 1000} seconds, not {seconds!r:.80}", field=field)
+    low_ms, high_ms = rule.schema["minimum"], rule.schema["maximum"]
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not low_ms <= seconds * 1000 <= high_ms:
+        bounds = f"{low_ms / 1000:g} to {high_ms // 1000} seconds"
+        raise BadRequest(f"{field} must be {bounds}, not {seconds!r:.80}", field=field)
     return round(seconds * 1000)
 
 
-def _at_ms(moment: datetime | float | None, field: str) -> int:
+def _at_ms(moment: datetime | float, field: str, rule: Rule = MOMENT) -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
             raise BadRequest(f"{field} must have a time zone", field=field)
         moment = moment.timestamp()
-    elif moment is not None and not isinstance(moment, int | float):
+    elif not isinstance(moment, int | float):
         raise BadRequest(f"{field} must be a datetime, or seconds since the epoch, not {moment!r:.80}", field=field)
-    return to_ms(moment, field, MAX_TIME_MS)
+    return to_ms(moment, field, rule)
 
 
 def pack_start(delay: Seconds | None, start_at: datetime | float | None) -> tuple[int, int]:
     """Read a start: delay_ms and start_at_ms, of which at most one may be given. Raises: BadRequest."""
     if delay is not None and start_at is not None:
         raise BadRequest("give delay or start_at, not both", field="start_at")
-    return to_ms(delay, "delay"), _at_ms(start_at, "start_at")
+    return (
+        0 if delay is None else to_ms(delay, "delay"),
+        0 if start_at is None else _at_ms(start_at, "start_at"),
+    )
 
 
 @contextmanager
@@ -91,9 +94,9 @@ def hash_payload(payload: bytes) -> str:
 def _option(field: str, given: Mapping[str, Any], default: Any) -> Any:
     """Return the value of NewTask's field, from the option of the same name without `_ms`."""
     name = field.removesuffix("_ms")
-    if name == field:
+    if name == field or name not in given:
         return given.get(name, default)
-    return (_at_ms if name.endswith("_at") else to_ms)(given.get(name), name)
+    return (_at_ms if name.endswith("_at") else to_ms)(given[name], name, rules_of(NewTask)[field])
 
 
 def check_in_time(outcomes: Sequence[str]) -> None:
@@ -107,8 +110,10 @@ def check_in_time(outcomes: Sequence[str]) -> None:
 
 def interval_ms(every: Seconds | None) -> int:
     """Check the interval of a schedule, in seconds; 0 for none. Raises: BadRequest."""
+    if every is None:
+        return 0
     ms = to_ms(every, "every")
-    if every is not None and ms < MIN_EVERY_MS:
+    if ms < MIN_EVERY_MS:
         raise BadRequest(f"every must be {MIN_EVERY_MS // 1000} second or more", field="every")
     return ms
 
@@ -126,12 +131,13 @@ def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:
     """Check a filter and spell it as the wire does. Raises: BadRequest; TypeError for unknown words."""
     if unknown := which.keys() - DeadLetterFilter.__annotations__.keys():
         raise TypeError(f"dead letters have no filter {min(unknown)!r}")
+    older, younger = which.get("older_than") or 0, which.get("younger_than")
     chosen = DeadFilter(
         which.get("tenant"),
         which.get("reason"),
         which.get("error"),
-        to_ms(which.get("older_than"), "older_than"),
-        to_ms(which.get("younger_than"), "younger_than"),
+        to_ms(older, "older_than"),
+        None if younger is None else to_ms(younger, "younger_than", SOME_SPAN),
     )
     with _our_names():
         chosen.check()
@@ -140,7 +146,7 @@ def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:
 
 def pack_waiting_filter(older_than: Seconds | None, error: str | None) -> dict[str, Any]:
     """Check a filter of waiting tasks and spell it as the wire does. Raises: BadRequest."""
-    chosen = WaitingFilter(to_ms(older_than, "older_than"), error)
+    chosen = WaitingFilter(to_ms(older_than or 0, "older_than"), error)
     with _our_names():
         check_fields(chosen)
     return {name: value for name, value in asdict(chosen).items() if value}

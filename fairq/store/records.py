@@ -91,8 +91,9 @@ def pack_options(task: NewTask) -> bytes:
     if task.max_attempts is None:
         task = task._replace(max_attempts=_QUEUES)
     if any(_later_of(task)):
-        return _FORMATS["OPTIONS"].pack({packed: getattr(task, name) for packed, name in _FIELDS.items()})
-    packed = _FIXED.pack(*_fixed_of(task))
+        values = {packed: getattr(task, name) for packed, name in _FIELDS.items()}
+        return _FORMATS["OPTIONS"].pack({name: 0 if value is None else value for name, value in values.items()})
+    packed = _FIXED.pack(*[value or 0 for value in _fixed_of(task)])
     for value in _texts_of(task):
         text = value.encode()
         packed += bytes((len(text),)) + text
@@ -124,9 +125,14 @@ def _unpack_template(template: bytes) -> NewTask:
     if not found["options"]:
         return NewTask("", found["payload"])
     asked, _ = _FORMATS["OPTIONS"].unpack(found["options"])
-    attempts = asked["max_attempts"]
-    values = {name: type(OPTIONS[name])(asked[packed]) for packed, name in _FIELDS.items() if name != "max_attempts"}
+    attempts = asked.pop("max_attempts")
+    values = {name: _unpack_option(asked[packed], OPTIONS[name]) for packed, name in _FIELDS.items() if packed in asked}
     return NewTask("", found["payload"], **values, max_attempts=None if attempts == _QUEUES else attempts)
+
+
+def _unpack_option(value: Any, default: Any) -> Any:
+    """Return a packed option as NewTask has it; 0 stands for None."""
+    return (int(value) or None) if default is None else type(default)(value)
 
 
 def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:

@@ -265,7 +265,7 @@ class TaskCalls(Calls):
         """List dead letters that match, from a cursor on; `brief` leaves out the fields of the task's record."""
         tenant, reason, error, older, younger = astuple(which or DeadFilter())
         mode = "brief" if brief else ""
-        args = (tenant or "", cursor, count, reason or "", error or "", older, younger, mode)
+        args = (tenant or "", cursor, count, reason or "", error or "", older, younger or 0, mode)
         reply = await self._call("dead", queue, *args)
         return DeadPage([dead_letter(row) for row in reply[2:]], reply[0].decode(), reply[1])
 

@@ -207,12 +207,12 @@ def _options(tenant: str, task: NewTask) -> dict[str, Any]:
     """Convert a task's options to the model's words."""
     attempts = {} if task.max_attempts is None else {"max_attempts": task.max_attempts}
     return {
-        "delay": task.delay_ms, "start_at": task.start_at_ms, "expires_in": task.expires_in_ms,
-        "expires_at": task.expires_at_ms, "after_start": task.expires_after_start_ms, "priority": task.priority,
-        "key": task.dedupe_key, "period": task.dedupe_period_ms, "replace": task.replace, "result": task.result_ttl_ms,
-        "events": int(task.events), "batch": task.batch and full_id(tenant, task.batch), "group": task.group,
-        "retry_base": task.retry_base_ms, "retry_cap": task.retry_cap_ms, "name": task.name,
-        "size": len(task.payload), **attempts,
+        "delay": task.delay_ms, "start_at": task.start_at_ms, "expires_in": task.expires_in_ms or 0,
+        "expires_at": task.expires_at_ms or 0, "after_start": task.expires_after_start_ms or 0,
+        "priority": task.priority, "key": task.dedupe_key, "period": task.dedupe_period_ms, "replace": task.replace,
+        "result": task.result_ttl_ms, "events": int(task.events), "batch": task.batch and full_id(tenant, task.batch),
+        "group": task.group, "retry_base": task.retry_base_ms or 0, "retry_cap": task.retry_cap_ms or 0,
+        "name": task.name, "size": len(task.payload), **attempts,
     }  # fmt: skip
 
 

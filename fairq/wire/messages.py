@@ -27,6 +27,7 @@ from fairq.model.rules import (
     NEW_BATCH,
     QUEUE,
     QUEUES,
+    SOME_SPAN,
     SPAN,
     TASK,
     TENANT,
@@ -391,7 +392,7 @@ class Dead(OfQueue):
     reason: Annotated[str | None, REASON] = None
     error: Annotated[str | None, SEARCH] = None
     older_than_ms: Annotated[int, SPAN] = 0
-    younger_than_ms: Annotated[int, SPAN] = 0
+    younger_than_ms: Annotated[int | None, SOME_SPAN] = None
     cursor: Annotated[str | None, CURSOR] = None
     count: Annotated[int, COUNT] = 100
     brief: bool = False
@@ -502,7 +503,7 @@ class CreateToken(Request):
     tenant: Annotated[str | None, tokens.TENANTS] = None
     queues: Annotated[list[str] | None, QUEUES] = None
     label: Annotated[str, tokens.LABEL] = ""
-    expires_in_ms: Annotated[int, SPAN] = 0
+    expires_in_ms: Annotated[int | None, SOME_SPAN] = None
 
 
 @frozen

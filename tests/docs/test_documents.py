@@ -25,7 +25,7 @@ COMMAND = re.compile(r"^(?:FAIRQ_\w+=\S+ )?fairq ([^|#&>\n]+)", re.MULTILINE)
 COMMANDS = sorted(
     {words for _, block in BLOCKS if block.language in ("sh", "text") for words in COMMAND.findall(block.text)}
 )
-DEFAULTS = {"none": (0, ""), "no": (False,), "the queue's": (None, 0), "its batch": ("",)}
+DEFAULTS = {"none": (None, 0, ""), "no": (False,), "the queue's": (None, 0), "its batch": ("",)}
 
 
 def test_a_command_in_the_documents_is_one() -> None:

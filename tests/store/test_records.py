@@ -19,6 +19,7 @@ NOW_MS = 1_800_000_000_000
 FIRST_LEASE = (NOW_MS - 1_735_689_600_000) * 32  # by that time
 NAMES = st.from_regex(TENANT_PATTERN, fullmatch=True)
 SPANS = st.integers(0, MAX_SPAN_MS)
+SOME_SPANS = st.none() | st.integers(1, MAX_SPAN_MS)
 TIMES = st.one_of(st.just(0), st.integers(1, MAX_TIME_MS))
 
 
@@ -27,8 +28,8 @@ def tasks(draw: st.DrawFn) -> NewTask:
     """Tasks that may start now, and whose period is not over."""
     payload = draw(st.binary(max_size=300))
     start_at_ms = draw(st.one_of(st.just(0), st.integers(1, NOW_MS)))
-    expires_in_ms = draw(SPANS)
-    expires_at_ms = 0 if expires_in_ms else draw(st.one_of(st.just(0), st.integers(NOW_MS + 1, MAX_TIME_MS)))
+    expires_in_ms = draw(SOME_SPANS)
+    expires_at_ms = None if expires_in_ms else draw(st.none() | st.integers(NOW_MS + 1, MAX_TIME_MS))
     return NewTask(
         id=draw(st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)),
         payload=payload,
@@ -54,7 +55,7 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     (lease,) = unpack_leases(
         redis_client.fcall(library.function_name("claim"), 1, prefix, NOW_MS, random_values, "w", 1)
     )
-    expires_at_ms = NOW_MS + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
+    expires_at_ms = NOW_MS + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms or 0
     attempts = 25 if task.max_attempts is None else task.max_attempts
     assert lease == (
         task.id, FIRST_LEASE, 1, attempts, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload,
@@ -62,13 +63,13 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     )  # fmt: skip
 
 
-@given(task=tasks(), priority=st.integers(0, 99), key=st.text(max_size=20), period=SPANS, result_ttl=SPANS)
+@given(task=tasks(), priority=st.integers(0, 99), key=st.text(max_size=20), period=SPANS, wait=SOME_SPANS)
 def test_a_schedules_task_is_read_as_it_was_packed(
-    task: NewTask, priority: int, key: str, period: int, result_ttl: int
+    task: NewTask, priority: int, key: str, period: int, wait: int | None
 ) -> None:
-    asked = {"priority": priority, "dedupe_key": key, "dedupe_period_ms": period, "result_ttl_ms": result_ttl}
-    asked |= {"events": bool(priority % 2), "retry_base_ms": period}
-    plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts, "expires_after_start_ms": period}
+    asked = {"priority": priority, "dedupe_key": key, "dedupe_period_ms": period, "result_ttl_ms": period}
+    asked |= {"events": bool(priority % 2), "retry_base_ms": wait}
+    plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts, "expires_after_start_ms": wait}
     timing = Timing("0 3 * * *", "UTC")
     schedule = {"paused": 0, "misfire": 1, "next_at": NOW_MS, "last_fired_at": 0, "timing": pack_timing(timing)}
     head = library.formats()["SCHEDULE"].pack(schedule)

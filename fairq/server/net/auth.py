@@ -116,11 +116,12 @@ class Auth:
                 raise Unauthorized(error.message) from None
         raise Unauthorized(f"unknown development token: expected {_DEV_TENANT}<name>, {', '.join(_DEV_ROLES)}")
 
-    async def create(self, record: TokenRecord, expires_in_ms: int = 0) -> None:
-        """Store a token's record (0: it never expires); storing it again is not an error. Raises: BadRequest."""
+    async def create(self, record: TokenRecord, expires_in_ms: int | None = None) -> None:
+        """Store a token's record (None: it never expires); storing it again is not an error. Raises: BadRequest."""
         record.check()
         now_ms = int(time.time() * 1000)
-        stamped = evolve(record, created_at_ms=now_ms, expires_at_ms=expires_in_ms and now_ms + expires_in_ms)
+        expires_at_ms = now_ms + expires_in_ms if expires_in_ms else 0
+        stamped = evolve(record, created_at_ms=now_ms, expires_at_ms=expires_at_ms)
         if await self.store.tokens.write(record.id, orjson.dumps(asdict(stamped))):
             return
         known = await self._read(record.id)

@@ -281,15 +281,16 @@ async def _create_token(view: View, form: Form) -> str:
         raise BadRequest(f"role must be one of {', '.join(ROLES)}", field="role")
     id, token = make_token(Role(role))
     queues = [each.strip() for each in one(form, "queues").split(",") if each.strip()] or None
-    tenant, label, days = one(form, "tenant") or None, one(form, "label"), as_number(form, "days", float) or 0
-    await view.ask(wire.CreateToken(0, id, role, hash_token(token), tenant, queues, label, _ms_of_days(days)))
+    tenant, label, days = one(form, "tenant") or None, one(form, "label"), as_number(form, "days", float)
+    expires_in_ms = None if days is None else _ms_of_days(days)
+    await view.ask(wire.CreateToken(0, id, role, hash_token(token), tenant, queues, label, expires_in_ms))
     return f"Keep this token, it is not shown again: {token}"
 
 
 def _ms_of_days(days: float) -> int:
     """Return days as ms. Raises: BadRequest."""
-    if not 0 <= days <= MAX_SPAN_MS / _DAY_MS:
-        raise BadRequest(f"days must be from 0 to {MAX_SPAN_MS // _DAY_MS}", field="days")
+    if not 1 <= days * _DAY_MS <= MAX_SPAN_MS:
+        raise BadRequest(f"days must be more than 0, and at most {MAX_SPAN_MS // _DAY_MS}", field="days")
     return round(days * _DAY_MS)
 
 

@@ -21,6 +21,7 @@ from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import DERIVED, MAX_BATCH, MAX_PAYLOAD_BYTES, check_flag, check_task_id, check_tenant, full_id
 from fairq.model.option_tables import TaskOptions
 from fairq.model.options import hash_payload, pack_options, to_ms
+from fairq.model.rules import MOMENT
 from fairq.model.tasks import MAX_LINKS, OPTIONS, NewTask, Settlement
 from fairq.wire import messages as wire
 from fairq.wire import terms
@@ -68,12 +69,12 @@ def _value_of(name: str, field: str, value: Any) -> Any:
     if name == field or value is None:
         return value
     if name == "wait":
-        return to_ms(value, name, terms.MAX_WAIT_MS)
+        return to_ms(value, name, wire.WAIT)
     if is_moment(name):
         moment = _moment(value, name)
         if isinstance(moment, datetime) and moment.tzinfo is None:
             raise BadRequest(f"{name} must have a time zone", field=name)
-        return to_ms(moment.timestamp() if isinstance(moment, datetime) else moment, name, 1 << 52)
+        return to_ms(moment.timestamp() if isinstance(moment, datetime) else moment, name, MOMENT)
     return to_ms(value, name)
 
 
