@@ -89,20 +89,23 @@ function arrivals.add(call, new, id, payload, terms)
   end
   if asked ~= PLAIN then
     table.insert(table_in(new, 'tasks_with_options'), {id, asked, terms.dedupe_period})
-    if asked.dedupe_key ~= '' then table_in(new, 'holders')[asked.dedupe_key] = id end
+    if asked.dedupe_key ~= '' then
+      table_in(new, 'holders')[asked.dedupe_key] = {id = id, record = record, bytes = bytes, batch = asked.batch,
+        is_delayed = start_at > call.now}
+    end
   end
 end
 
--- Decides on one task; returns its outcome. Where a task that is stored already holds its dedupe key, also that one's
--- id.
+-- Decides on one task; returns its outcome. Where another task holds its dedupe key, also that one's id, and what `new`
+-- has of it if it came with the same call.
 function arrivals.admit(call, new, id, payload, terms)
   local asked = terms.asked
   if asked.batch ~= '' then check_batch(call, new.tenant, asked) end
   if terms.expires_at > 0 and terms.expires_at <= math.max(terms.start_at, call.now) then return 'expired' end
   if asked.dedupe_key ~= '' then
-    local new_holder = new.holders and new.holders[asked.dedupe_key]
-    local holder = new_holder or task_options.holder_of(call, new.tenant, asked.dedupe_key)
-    if holder then return 'duplicate ' .. holder, not new_holder and holder end
+    local own = new.holders and new.holders[asked.dedupe_key]
+    local holder = own and own.id or task_options.holder_of(call, new.tenant, asked.dedupe_key)
+    if holder then return 'duplicate ' .. holder, holder, own end
   end
   arrivals.add(call, new, id, payload, terms)
   return 'ok'

@@ -3,28 +3,37 @@
 -- The verb `enqueue`.
 --
 -- A task that is enqueued with `replace` takes the place of the waiting task that holds its dedupe key: that one is
--- cancelled in the same call. One that runs, has ended or is in a batch stays, and the new task is its duplicate.
+-- cancelled in the same call. One that runs, has ended or is in a batch stays, and the new task is its duplicate. The
+-- tasks of a call count as if each had come alone, in their order: so of several that replace, the last one stays.
 
--- Notes the waiting task that holds a dedupe key under this id: it is cancelled when the others are stored, which may
--- take the room that it leaves. False if there is none: the key may be held for a period beyond its task, whose id may
--- be that of another one by then.
-local function replace(call, new, id, dedupe_key)
+-- Notes a task that will be cancelled for another one, which may take the room that it leaves.
+local function note_replaced(new, id, record, run, bytes, is_delayed)
+  new.replaced[#new.replaced + 1] = {id = id, record = record, run = run}
+  new.freed_bytes = new.freed_bytes + bytes
+  if is_delayed then new.freed_delayed = new.freed_delayed + 1 end
+  return true
+end
+
+-- Notes the waiting task that holds a dedupe key under this id. `own`: it came with the same call. False if there is
+-- none: the key may be held for a period beyond its task, whose id may be that of another one by then.
+local function replace(call, new, id, dedupe_key, own)
+  if own then
+    return own.batch == '' and note_replaced(new, id, own.record, nil, own.bytes, own.is_delayed)
+  end
   local record = redis.call('HGET', call.prefix .. 'tasks', id)
   if not records.is_task(record) or redis.call('HEXISTS', call.prefix .. 'dead', id) == 1 then return false end
   leases.read_runs(call, {id})
   local run, asked, header, bytes = leases.run_of(call, id), task_options.of(call, id), records.read(record, id)
   if run and leases.is_leased(run.state) or asked.dedupe_key ~= dedupe_key or asked.batch ~= '' then return false end
-  new.replaced[#new.replaced + 1] = {id = id, record = record, run = run}
-  new.freed_bytes = new.freed_bytes + bytes + (run and #run.error or 0)
   local is_delayed = redis.call('ZSCORE', call.prefix .. 'delayed:' .. header.tenant, id)
-  if is_delayed then new.freed_delayed = new.freed_delayed + 1 end
-  return true
+  return note_replaced(new, id, record, run, bytes + (run and #run.error or 0), is_delayed)
 end
 
 -- Checks and decides on a task; returns its outcome.
 local function admit(call, new, id, payload, terms)
-  local outcome, holder = arrivals.admit(call, new, id, payload, terms)
-  if not holder or terms.replace == 0 or not replace(call, new, holder, terms.asked.dedupe_key) then return outcome end
+  local outcome, holder, own = arrivals.admit(call, new, id, payload, terms)
+  if not holder or terms.replace == 0 then return outcome end
+  if not replace(call, new, holder, terms.asked.dedupe_key, own) then return outcome end
   arrivals.add(call, new, id, payload, terms)
   return 'replaced'
 end
@@ -54,10 +63,10 @@ function enqueue.decide(call, new, args, first, last)
 end
 
 -- Stores the tasks that `decide` accepted, and writes what tasks have left that the call has ended. Those that are
--- replaced are cancelled first.
+-- replaced are cancelled last: they may have come with the same call.
 function enqueue.store_decided(call, new)
-  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end
   if #new.records > 0 then arrivals.store(call, new) end
+  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end
   if call.marks or call.batches then settlements.write(call) end
 end
 

@@ -943,7 +943,8 @@ class Walk:
             )
             windows: list[dict[str, Any]] = [{}, {}, starts, ends, starts | ends, {"priority": 0}, {"group": "g1"}]
             window = choose(windows)
-            m.enqueue(tenant=tenant, ids=[choose(MANY_IDS)], window={"key": key, "replace": 1, **window})
+            ids = self.replacer.sample(MANY_IDS, choose([1, 1, 2, 3]))
+            m.enqueue(tenant=tenant, ids=ids, window={"key": key, "replace": 1, **window})
 
     def attach(self) -> None:
         """Change how many slots there are, how many are kept, or how many a tenant may have."""

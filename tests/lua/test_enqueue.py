@@ -35,6 +35,19 @@ def test_tenants_have_the_names_that_products_give_them(queue: Queue) -> None:
     assert [queue.tenant(tenant).ready for tenant in tenants] == [2] * 5
 
 
+def test_of_a_calls_replacements_the_last_one_stays_as_if_each_had_come_alone(queue: Queue) -> None:
+    queue.enqueue("ada", "old", key="k")
+    assert queue.enqueue("ada", "a", "b", "c", key="k", replace=1) == ["replaced"] * 3
+    assert [queue.state(id) for id in ("old", "a", "b", "c")] == ["cancelled"] * 3 + ["ready"]
+    assert queue.enqueue("ada", "d", "a", key="k") == ["duplicate c", "duplicate"]
+    queue.call("set_limits", "ada", "queued", 1)
+    assert queue.enqueue("ada", "e", "f", key="k", replace=1, delay=5) == ["replaced"] * 2, "they take its room"
+    queue.advance(5)
+    queue.tick()
+    assert [lease.id for lease in queue.claim(5)] == ["f"]
+    assert queue.enqueue("ada", "g", "h", key="k", replace=1) == ["duplicate f"] * 2, "it runs"
+
+
 def test_a_key_that_outlives_its_task_does_not_have_another_task_of_that_id_replaced(queue: Queue) -> None:
     queue.enqueue("ada", "a", key="k", period=300_000)
     queue.end("ack", queue.claim()[0])

@@ -56,7 +56,7 @@ class Enqueueing(Batching):
             start_at, expires_at = window(now, given)
             key = given.get("key", "")
             first = holders.get(key) or self.holder(tenant, key, now, ending)
-            may_replace = given.get("replace") and key not in holders and first and self.can_be_replaced(first, key)
+            may_replace = given.get("replace") and first and self.can_be_replaced(first, key, new)
             if id in self.records or id in new or id in self.marks:
                 outcomes.append("duplicate")
             elif 0 < expires_at <= max(start_at, now):
@@ -83,11 +83,11 @@ class Enqueueing(Batching):
         return outcomes, new, replaced
 
     def store_decided(self, now: float, new: New, replaced: list[str]) -> None:
-        """Store new tasks in the places of others."""
-        for holder in replaced:
-            self.cancel_one(holder, now)
+        """Store new tasks in the places of others, which may have come with the same call."""
         for id, (task, given) in new.items():
             self.add(id, task, given.get("period", 0), now)
+        for holder in replaced:
+            self.cancel_one(holder, now)
         self.counts["enqueued"] += len(new)
 
     def holder(self, tenant: str, key: str, now: float, ending: Sequence[str]) -> str | None:
@@ -99,13 +99,16 @@ class Enqueueing(Batching):
         """Say which limit new tasks would exceed once the tasks that they replace, or that end, are gone."""
         if self.is_one_too_many(t.name):
             return "max_tenants"
-        delayed = sum(task.start_at > now for task in new.values()) - sum(id in t.delayed for id in replaced)
-        more = sum(task.bytes(id) for id, task in new.items()) - sum(map(self.bytes_of_task, [*replaced, *ending]))
+        staying, stored = new.keys() - replaced, [id for id in replaced if id not in new]
+        delayed = sum(new[id].start_at > now for id in staying) - sum(id in t.delayed for id in stored)
+        more = sum(new[id].bytes(id) for id in staying) - sum(map(self.bytes_of_task, [*stored, *ending]))
         kept = self.kept_by(t, self.limit(t, "stored_bytes")) + more
         return self.exceeded(t, len(new) - len(replaced), delayed, kept, t.pending)
 
-    def can_be_replaced(self, id: str, key: str) -> bool:
+    def can_be_replaced(self, id: str, key: str, new: New) -> bool:
         """True if the task that took a key waits, in no batch; its id may be another task's by now."""
+        if id in new:
+            return not new[id][0].batch
         is_waiting = id in self.records and id not in self.dead and id not in self.leases
         return is_waiting and self.records[id].key == key and not self.records[id].batch
 
