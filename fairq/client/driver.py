@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 from attrs import define, field
 
-from fairq.client import bodies as bodies  # so that the first call does not wait for it
+from fairq.client import later
 from fairq.client.channel import Target, check_token, choose_servers
 from fairq.client.dial import dial
 from fairq.client.runtime import Event, Runtime, background, current_runtime
@@ -61,7 +61,9 @@ class Driver(Generic[S]):
 
         Raises: SettingsError; RuntimeError outside an event loop.
         """
-        return cls(session, choose_servers(urls, tls), check_token(token))
+        driver = cls(session, choose_servers(urls, tls), check_token(token))
+        later.load()
+        return driver
 
     def now(self) -> float:
         """Return the time. Raises: RuntimeError in another event loop than the one it was opened in."""

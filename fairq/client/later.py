@@ -1,11 +1,14 @@
 """Modules that the SDK's public classes use when they are called, imported when something of them is first used.
 
 Programs import the SDK at their top, also those that open no client this time: the commands of a web framework, tests.
-A client or a worker that is opened has loaded what tasks need, so that no call of theirs waits for an import.
+A client or a worker that is opened has loaded what its calls need (`load`). A process that is forked off while a thread
+imports would wait for that thread for ever, so a fork waits until no thread imports (`importing`).
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +37,27 @@ if TYPE_CHECKING:
     from fairq.model import workers as workers
 
 _OF_CLIENT = ("bodies", "typed")
+_OF_CALLS = (
+    *("encodings.idna", "cattrs", "fairq.wire.websocket"),  # idna: of `getaddrinfo`
+    *("fairq.client.bodies", "fairq.client.typed", "fairq.client.json_types", "fairq.client.dead_letters"),
+    *("fairq.model.options", "fairq.model.batches", "fairq.model.events", "fairq.model.waiting"),
+)
+
+importing = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release
+    )
+
+
+def load() -> None:
+    """Import what the calls of a client use."""
+    with importing:
+        for name in _OF_CALLS:
+            import_module(name)
 
 
 def __getattr__(name: str) -> Any:
-    module = import_module(f"fairq.{'client' if name in _OF_CLIENT else 'model'}.{name}")
+    with importing:
+        module = import_module(f"fairq.{'client' if name in _OF_CLIENT else 'model'}.{name}")
     return globals().setdefault(name, module)

@@ -6,11 +6,11 @@ of threads blocks inside, so that the coroutine ends in its first step.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from fairq.client import later
 
 if TYPE_CHECKING:
     import ssl
@@ -87,18 +87,12 @@ def _steps(inner: AsyncGenerator[R, None]) -> Generator[R, None, None]:
         finish(inner.aclose())
 
 
-_importing = threading.RLock()  # a fork amid an import would leave a child that waits for it for ever
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
-    )
-
-
 def driver_to(url: str | Sequence[str] | None, token: str | None, tls: ssl.SSLContext | None) -> Driver:
     """Open a driver, which is imported here: a program that only imports fairq.sync need not pay for it."""
-    with _importing:
+    with later.importing:
         from fairq.sync.driver import Driver
 
+    later.load()
     return Driver.to(url, token, tls)
 
 

@@ -215,6 +215,35 @@ def test_a_fork_waits_until_another_thread_has_imported_the_driver() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "0\n", "")
 
 
+CALLS = """
+import sys
+import fairq.sync
+
+client = fairq.sync.open_client()
+loaded = set(sys.modules)
+task = client.enqueue("emails", {"to": "ada"}, delay=60, result_ttl=5, dedupe_key="k")
+client.enqueue_many("emails", [1, 2], expires_in=60)
+for call in (
+    task.state, task.cancel, lambda: task.result(dict[str, int], timeout=0.01), lambda: client.why("emails", task.id),
+    lambda: client.open_batch("emails").add(1), lambda: client.read_events("emails"),
+    lambda: client.dead_letters("emails").page(), lambda: client.schedules("emails"), lambda: client.peek("emails"),
+    lambda: client.schedule("emails", "nightly", 1, every=60), lambda: client.enqueue("no queue", 1),
+):
+    try:
+        call()
+    except (fairq.FairqError, TimeoutError):
+        pass
+print(*(set(sys.modules) - loaded))
+"""
+
+
+def test_no_call_of_a_client_waits_for_an_import(service: Service) -> None:
+    """A process that is forked off while a thread imports would wait for that thread for ever."""
+    variables = environment({"FAIRQ_URL": service.url, "FAIRQ_TOKEN": tenant("ada")})
+    ran = subprocess.run([sys.executable, "-c", CALLS], env=variables, capture_output=True, text=True, timeout=60)
+    assert (ran.stderr, ran.stdout) == ("", "\n")
+
+
 CTRL_C = """
 import os, signal, sys, threading
 import fairq, fairq.sync
