@@ -155,7 +155,7 @@ class MemoryQueue:
     def next_due(self) -> float:
         """Return when the next tick will make a task ready, or let one expire."""
         tenants = self.model.tenants
-        starts = (tenants[name].delayed.lowest for name in self.model.due)
+        starts = (tenants[name].delayed.first_at for name in self.model.due)
         tokens = (at for name, at in self.model.parked.items() if tenants[name].ready)
         return min(first_of(starts), self.model.expiring.lowest, first_of(tokens))
 

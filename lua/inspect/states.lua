@@ -74,7 +74,7 @@ local function state_of(call, id, record, run, packed_death)
     return {'pending', tenant, attempt, '0', '', message, 0}
   end
   local start_at = redis.call('ZSCORE', call.prefix .. 'delayed:' .. tenant, id)
-  return {start_at and 'delayed' or 'ready', tenant, attempt, start_at or '0', '', message, 0}
+  return {start_at and 'delayed' or 'ready', tenant, attempt, text(math.floor(start_at or 0)), '', message, 0}
 end
 
 -- What `tasks` tells of tasks.

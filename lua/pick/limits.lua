@@ -162,7 +162,7 @@ function limits.sweep(call, count)
       limits.meter(call, accounts.touch(call, account))
     end
     local first = redis.call('ZRANGE', call.prefix .. 'delayed:' .. account.name, 0, 0, 'WITHSCORES')[2]
-    if first then redis.call('ZADD', call.prefix .. 'due', 'LT', first, account.name) end
+    if first then redis.call('ZADD', call.prefix .. 'due', 'LT', math.floor(first), account.name) end
   end
   queue.sweeping, call.is_changed = page[1] == '0' and NO_SWEEP or SWEEPING, true
   if queue.sweeping == SWEEPING then redis.call('SET', at, page[1]) else redis.call('DEL', at) end

@@ -135,7 +135,7 @@ function arrivals.exceeded(call, new)
   end
   if delaying > 0 and allowed.delayed > 0 and delayed + delaying > allowed.delayed then
     local first = redis.call('ZRANGE', call.prefix .. 'delayed:' .. account.name, 0, 0, 'WITHSCORES')[2]
-    return 'delayed', (first or call.now) - call.now
+    return 'delayed', math.floor(first or call.now) - call.now
   end
 end
 

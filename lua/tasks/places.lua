@@ -6,15 +6,43 @@
 -- delayed (a sorted set per tenant, score start_at_ms), pending (tasks/batches.lua), leased (tasks/leases.lua), dead
 -- (`dead`).
 
+local STEP = 2 ^ -10  -- between the scores of two delayed tasks of one ms: doubles are exact to it until 2248
+local SPREAD_MS = 16  -- over which the tasks of one start may be spread: 16,384 of them are in order
+
 places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
 
+-- The score of a task of that start: behind those that came before it.
+local function next_score(waiting, start_at)
+  local score = start_at
+  for ms = start_at, start_at + SPREAD_MS - 1 do
+    local last = redis.call('ZRANGE', waiting, '(' .. text(ms + 1), text(ms), 'BYSCORE', 'REV', 'LIMIT', 0, 1,
+      'WITHSCORES')[2]
+    score = last and tonumber(last) + STEP or ms
+    if score < ms + 1 then break end
+  end
+  return score
+end
+
+-- Makes scores of starts, each with an id behind it: the start in ms, and a fraction for the order of those of one
+-- start. (A set of Redis has those of one score in the order of their ids.)
+local function line_up(waiting, starts)
+  local scores = {}
+  for i = 1, #starts, 2 do
+    local start_at = math.floor(starts[i])
+    local score = scores[start_at] or next_score(waiting, start_at)
+    starts[i], scores[start_at] = score, score + STEP
+  end
+end
+
 -- Puts tasks where they wait for their start. `starts`: start and id of each, alternately. The sorted set `due`
--- holds each tenant's earliest start, so that the ticker visits tenants, not tasks. `set`: another one than `delayed:`.
+-- holds each tenant's earliest start, so that the ticker visits tenants, not tasks. `set`: another one than `delayed:`,
+-- with scores of that.
 function places.put_delayed(call, account, starts, set)
+  if not set then line_up(call.prefix .. 'delayed:' .. account.name, starts) end
   local first = starts[1]
   for i = 3, #starts, 2 do first = math.min(first, starts[i]) end
   write('ZADD', call.prefix .. (set or 'delayed:') .. account.name, starts)
-  redis.call('ZADD', call.prefix .. 'due', 'LT', first, account.name)
+  redis.call('ZADD', call.prefix .. 'due', 'LT', math.floor(first), account.name)
   accounts.count(call, account, 'delayed', #starts / 2)
 end
 

@@ -30,7 +30,7 @@ local function promote(call, limit)
     if most == 0 then is_left = true break end
     local delayed, account = call.prefix .. 'delayed:' .. name, accounts.named(call, name, details[i])
     accounts.touch(call, account)
-    local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, most + 1)
+    local ids = redis.call('ZRANGE', delayed, '-inf', '(' .. text(call.now + 1), 'BYSCORE', 'LIMIT', 0, most + 1)
     local has_more = #ids > most
     if has_more then ids[#ids], is_left = nil, true end
     if #ids > 0 then
@@ -40,7 +40,7 @@ local function promote(call, limit)
       moved = moved + #ids
     end
     local next_at = has_more and call.now or redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
-    if next_at then later[#later + 1], later[#later + 2] = next_at, name else gone[#gone + 1] = name end
+    if next_at then later[#later + 1], later[#later + 2] = math.floor(next_at), name else gone[#gone + 1] = name end
   end
   write('ZADD', due, later)
   write('ZREM', due, gone)

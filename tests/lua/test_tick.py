@@ -18,6 +18,23 @@ def test_a_herd_of_one_tenant_does_not_hold_up_the_others(queue: Queue) -> None:
     assert queue.queue_state()["delayed"] == 0
 
 
+def test_tasks_of_one_start_begin_in_the_order_in_which_they_came(queue: Queue) -> None:
+    """Whatever their ids, in how many calls they come, and where there are more than a millisecond has fractions."""
+    ids = [f"{n}" for n in range(2200)]
+    for at in range(0, 2200, 440):
+        queue.enqueue("ada", *ids[at : at + 440], delay=10)
+    queue.enqueue("ada", "next", delay=11)
+    assert {queue.tasks(id)[0].at for id in ids[:1000]} == {queue.now + 10}
+    queue.advance(9)
+    assert queue.tick(500).promoted == 0
+    queue.advance(20)
+    begun: list[str] = []
+    while len(begun) < 2201:
+        queue.tick(500)
+        begun += [lease.id for lease in queue.claim(500)]
+    assert [id for id in begun if id != "next"] == ids
+
+
 def test_a_herd_of_many_tenants_is_promoted_twenty_by_twenty_in_turns(queue: Queue) -> None:
     """Their accounts are most of the price: so a tick has two of them, not all."""
     tenants = [f"t{n:02}" for n in range(50)]

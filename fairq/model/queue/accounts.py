@@ -9,7 +9,7 @@ from attrs import define, field
 
 from fairq.model.queue.limits import Limiting
 from fairq.model.queue.ready import ReadyTasks
-from fairq.model.queue.sorted_set import SortedSet
+from fairq.model.queue.sorted_set import Delayed
 from fairq.model.waiting import AT_MAX_RUNNING
 
 OUT, AWAKE = 0, -1
@@ -46,7 +46,7 @@ class Tenant:
     pending: int = 0
     bytes: int = 0  # of all that it keeps beside its feed
     ready: ReadyTasks = field(factory=ReadyTasks)
-    delayed: SortedSet[str] = field(factory=SortedSet)
+    delayed: Delayed = field(factory=Delayed)
 
 
 def towards(mean: float, value: float, part: int) -> float:

@@ -139,9 +139,9 @@ class Records(FairPick):
         t.ready.put(id, asked, -self.sequence if at_head else self.sequence, at_head)
 
     def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:
-        """Let a task wait for its start."""
-        t.delayed[id] = start_at
-        self.due[t.name] = min(start_at, self.due.get(t.name, math.inf))
+        """Let a task wait for its start, behind those of the same start that came before it."""
+        score = t.delayed[id] = t.delayed.next_score(math.floor(start_at))
+        self.due[t.name] = min(math.floor(score), self.due.get(t.name, math.inf))
 
     def bury(self, id: str, reason: str, now: float, traceback: str = "") -> None:
         """Make a dead letter."""

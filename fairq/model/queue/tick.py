@@ -87,13 +87,13 @@ class Ticking(Settling, Scheduling):
             if moved >= limit:
                 break
             t = self.touch(name)
-            for id in t.delayed.first(min(each, limit - moved), now):
+            for id in t.delayed.due(min(each, limit - moved), now):
                 del t.delayed[id]
                 self.put_ready(t, id)
                 moved += 1
             del self.due[name]
             if t.delayed:
-                self.due[name] = max(t.delayed.lowest, now)
+                self.due[name] = max(t.delayed.first_at, now)
         return moved
 
     def expire(self, now: float, limit: int) -> int:
@@ -140,6 +140,6 @@ class Ticking(Settling, Scheduling):
                 self.parked.pop(name, None)
                 self.meter(self.touch(name))
             if t.delayed:
-                self.due[name] = min(self.due.get(name, math.inf), t.delayed.lowest)
+                self.due[name] = min(self.due.get(name, math.inf), t.delayed.first_at)
         self.sweeping, self.goes_back = 0, False
         return True
