@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from fairq.errors import BadRequest
+from fairq.store.backup_check import Checking
 from fairq.store.backup_file import Header, Writer, read_header, read_lines
 from fairq.store.backup_lines import dump, load, read_record, tell_record
-from fairq.store.loading import parts_of
 
 
 def test_a_payload_stays_byte_for_byte() -> None:
@@ -72,4 +72,4 @@ def test_a_header_without_a_version_is_refused(version: Any) -> None:
 )  # fmt: skip
 def test_a_line_that_is_wrong_is_refused(line: Any) -> None:
     with pytest.raises(BadRequest, match="cannot be used"):
-        parts_of(orjson.dumps(line))
+        Checking().add(orjson.dumps(line))
