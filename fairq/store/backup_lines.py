@@ -50,6 +50,7 @@ from fairq.wire import strict_json
 
 FORMATS = library.formats()
 PAYLOAD = b',"payload":'
+_EXACT = 1 << 53  # whole numbers beyond it would have more digits than they mean, and too many for JSON
 _SPACES = b" \t\r"  # of JSON, in a line
 _PAYLOAD = re.compile(rb',[ \t\r]*"payload"[ \t\r]*:')  # in a text the quotation marks would be escaped
 
@@ -75,7 +76,7 @@ def tell_number(value: float) -> Any:
     """Write a number as a JSON value."""
     if not math.isfinite(value):
         return str(value)
-    return int(value) if value == int(value) else value
+    return int(value) if abs(value) < _EXACT and value == int(value) else value
 
 
 def read_number(told: Any) -> float:

@@ -1,4 +1,4 @@
-"""Every line of a backup is checked before one is written: a bad one is named, a good one comes back as it was."""
+"""Every line of a backup is checked before one is written: a bad one is named, a good one comes back unchanged."""
 
 from __future__ import annotations
 
