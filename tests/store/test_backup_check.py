@@ -346,4 +346,4 @@ def whole_numbers(told: Any) -> Any:
         return {name: whole_numbers(value) for name, value in told.items()}
     if isinstance(told, list):
         return [whole_numbers(value) for value in told]
-    return int(told) if isinstance(told, float) and told.is_integer() else told
+    return int(told) if isinstance(told, float) and abs(told) < 1 << 53 and told.is_integer() else told
