@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from fairq.errors import BadRequest, TooLarge
 from fairq.store import keys
 from fairq.store.backup_kinds import KINDS
-from fairq.store.backup_lines import dump, load
+from fairq.store.backup_lines import FORMATS, dump, load
 from tests.lua.calls import Queue
 from tests.lua.keyspace import Keyspace
 from tests.lua.rebuilt import drain, repair
 
-from .backups import check, good_lines, reloaded, whole
+from .backups import check, dumped, good_lines, reloaded, whole
 
 Line = dict[str, Any]
 NOW = 1_795_700_000_000  # by the stores' clock, after all that the lines tell
@@ -347,3 +347,14 @@ def whole_numbers(told: Any) -> Any:
     if isinstance(told, list):
         return [whole_numbers(value) for value in told]
     return int(told) if isinstance(told, float) and abs(told) < 1 << 53 and told.is_integer() else told
+
+
+def test_a_queue_that_is_being_deleted_is_left_out(redis_client: redis.Redis) -> None:
+    reloaded(redis_client, good_lines())
+    key = keys.queue_prefix("mail") + ":queue"
+    state, _ = FORMATS["QUEUE"].unpack(redis_client.get(key) or b"")
+    redis_client.set(key, FORMATS["QUEUE"].pack({**state, "stage": 2}))
+    lines = dumped(redis_client)
+    check(lines)
+    kinds = {load(line)[0]["kind"] for line in lines if load(line)[0].get("queue") == "mail"}
+    assert kinds == {"queue"}
