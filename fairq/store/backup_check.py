@@ -122,5 +122,5 @@ def refused(error: Exception, number: int, kind: str) -> BadRequest | TooLarge:
     if isinstance(error, FairqError):
         field, what = error.field or "line", error.message
     found = TooLarge if isinstance(error, TooLarge) else BadRequest
-    of = f", a {kind}" if kind else ""
+    of = f" ({kind})" if kind else ""
     return found(f"the backup cannot be used: line {number}{of}: {what}", field=field)

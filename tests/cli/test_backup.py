@@ -244,7 +244,7 @@ def test_a_wrong_line_under_a_right_sum_is_named_and_nothing_is_changed(filled: 
         before = {key: client.dump(key) for key in client.scan_iter()}
         for how in (["--check"], ["--store", filled], ["--store", filled, "--replace"]):
             told = fairq("restore", file, *how)
-            check_error(told, 2, "the backup cannot be used: line 2, a done: how must be")
+            check_error(told, 2, "the backup cannot be used: line 2 (done): how must be")
         assert {key: client.dump(key) for key in client.scan_iter()} == before
 
 
