@@ -175,19 +175,21 @@ def _classes(value: Any, field: str) -> object:
     return value
 
 
-def _record(name: str) -> Check:
-    """Return the check of an object that is a record, or nothing."""
+def _record(name: str, *, may_be_none: bool = False) -> Check:
+    """Return the check of an object that is a record."""
 
     def check(value: Any, field: str) -> object:
-        if value is not None:
+        if value is not None or not may_be_none:
             check_object(value, fields_of(name, f"{field}."), field)
         return value
 
     return check
 
 
+_ALWAYS = "books"  # which the library reads of every account
 _PACKED: dict[str, Check] = {  # fields that hold more than a number or a text; those that are missing are empty
-    "more": data(255), "settings": _SETTINGS, "books": _record("BOOKS"), "options": _record("OPTIONS"), "waits": _waits,
+    "more": data(255), "settings": _SETTINGS, "books": _record("BOOKS"), "options": _record("OPTIONS", may_be_none=True),
+    "waits": _waits,
 }  # fmt: skip
 _SPANS = (  # of the options of a schedule's tasks
     "delay", "expires_in", "expires_after_start", "dedupe_period", "result_ttl", "retry_base", "retry_cap",
@@ -260,8 +262,8 @@ def fields_of(name: str, label: str = "") -> list[LineField]:
     form = FORMATS[name]
     return [
         LineField(
-            each.name, None if each.name in _PACKED else each.nothing, _check_of(name, each.name, each.type),
-            label + each.name,
+            each.name, REQUIRED if each.name == _ALWAYS else None if each.name in _PACKED else each.nothing,
+            _check_of(name, each.name, each.type), label + each.name,
         )
         for each in [*form.fields, *form.later]
         if each.name != "payload"  # stands behind the line

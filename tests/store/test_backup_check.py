@@ -82,7 +82,8 @@ BAD: list[tuple[str, str, Any]] = [  # kind, field (dots between levels), value
     ("tenant", "account.weight", 0), ("tenant", "account.weight", 10_000_001), ("tenant", "account.name", "a b"),
     ("tenant", "account.leased", -1), ("tenant", "account.base", "inf"), ("tenant", "account", None),
     ("tenant", "details.tag", 77), ("tenant", "details", None), ("tenant", "tag", 1 << 32),
-    ("tenant", "account.books.bytes", -1), ("tenant", "account.books", []), ("tenant", "details.unknown", 1),
+    ("tenant", "account.books.bytes", -1),
+    ("tenant", "account.books", None), ("tenant", "account.books", []), ("tenant", "details.unknown", 1),
     ("state", "settings.lease_ms", 99), ("state", "settings.max_attempts", "3"), ("state", "settings.share", "time"),
     ("state", "stage", 2), ("state", "enqueued", -1), ("state", "now", "x"), ("state", "done", 0.5),
     ("state", "last_lease", 1 << 53), ("state", "classes", "abc"), ("state", "blocked", 32),
@@ -150,6 +151,14 @@ def test_a_field_that_must_be_there_is_missed() -> None:
         del line[name]
         lines[at] = dump(line, payload)
         assert refused(lines)[:2] == (at + 2, name)
+
+
+def test_the_books_of_an_account_are_missed() -> None:
+    lines = list(good_lines())
+    line, _ = load(lines[at := find("tenant")])
+    del line["account"]["books"]
+    lines[at] = orjson.dumps(line)
+    assert refused(lines)[:2] == (at + 2, "account.books")
 
 
 def task_with(payload: bytes, form: bytes = b',"payload":%s}') -> bytes:
