@@ -21,7 +21,19 @@ from typing import Any
 _MAX_TOLD = 5  # tenants in a message
 
 
-class FairqError(Exception):
+class Portable(Exception):
+    """An exception that can be pickled and copied, whatever its constructor takes: the copy is made without it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tell pickle and copy how to make it anew: with its arguments and attributes, as BaseException keeps them."""
+        return _made, (type(self), *self.args), self.__dict__
+
+
+def _made(kind: type[Portable], *args: Any) -> Portable:
+    return kind.__new__(kind, *args)
+
+
+class FairqError(Portable):
     """An expected refusal or failure; `code` is stable, `field` names the invalid part of the input, if any.
 
     `retry_in_ms`: how long to wait before trying again, if known.

@@ -20,7 +20,7 @@ IMPORTS = {
     "sockets": "",
     "tokens": "errors model wire",
     "transport": "errors wire turns sockets",
-    "store": "errors model turns taskless scopes sockets",
+    "store": "errors model wire turns taskless scopes sockets tokens",
     "server/stats": "errors model store",
     "server/rated_log": "model",
     "server/timers": "errors model turns scopes store server/rated_log",

@@ -26,9 +26,9 @@ def restore(
 ) -> None:
     """Put a backup into an empty store: a single one or a cluster, Valkey or Redis, regardless of its origin.
 
-    The whole backup is read and checked; then its data is written, and each queue is repaired. Until the restore has
-    ended, no server starts on the store. Tasks that ran when the backup was made run again, and so do tasks done since.
-    Tasks enqueued since are gone.
+    The whole backup is read first, and each line checked: a bad one is refused by its number and field, and nothing is
+    changed. Then its data is written, and each queue is repaired. Until the restore has ended, no server starts on the
+    store. Tasks that ran when the backup was made run again, and so do tasks done since. Tasks enqueued since are gone.
 
     Example: `fairq restore nightly.jsonl.gz --store redis://127.0.0.1:6379/0`
     """
@@ -36,7 +36,8 @@ def restore(
 
     configure_logging("critical")
     if not file.is_file():
-        raise SettingsError(f"there is no file {file}", field="file")
+        what = "is not a file, and a backup is read twice: write it to one first" if file.exists() else "does not exist"
+        raise SettingsError(f"{file} {what}", field="file")
 
     async def main() -> backups.Contents:
         if check:

@@ -28,6 +28,13 @@ T = TypeVar("T")
 _attrs_of = partial(asdict, recurse=False)
 
 
+def _object_of(value: Any) -> dict[str, Any]:
+    """Return all fields of an object of a class, whatever their names; orjson would leave out those of a `_`."""
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return _attrs_of(value)
+
+
 def rows(kind: type[T], found: Iterable[Mapping[str, Any]]) -> list[T]:
     """Read the rows of a reply."""
     return [structure(row, kind) for row in found]
@@ -46,15 +53,13 @@ def _fields_of(value: Any) -> Any:
     """Return what an object of a class holds; None for the other values that only orjson knows: they hold no float."""
     if isinstance(value, Enum):
         return value.value
-    if has(type(value)):
-        return _attrs_of(value)
-    return {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else None
+    return _object_of(value) if has(type(value)) or is_dataclass(value) else None
 
 
 def encode_payload(value: Any, field: str = "payload", max_bytes: int = DEFAULT_PAYLOAD_BYTES) -> bytes:
     """Write a payload, or a result, as JSON. Raises: BadRequest if it is not JSON, TooLarge."""
     try:  # a frame holds it as deep, and may be no deeper than orjson writes
-        text = orjson.dumps([[[[value]]]], default=_attrs_of)[4:-4]
+        text = orjson.dumps([[[[value]]]], _object_of, orjson.OPT_PASSTHROUGH_DATACLASS)[4:-4]
     except TypeError as error:
         raise BadRequest(f"the {field} is not JSON: {error}", field=field) from None
     if b"null" in text and _has_nan(value):

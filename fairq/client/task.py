@@ -12,6 +12,7 @@ from attrs import field, frozen
 from fairq.client import later
 from fairq.client.links import Links
 from fairq.client.listed import F, lists_options
+from fairq.errors import Portable
 from fairq.model.texts import moment_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ else:
     P = TypeVar("P")
 
 
-class Retry(Exception):
+class Retry(Portable):
     """Raised by a handler: try this task again, after `delay` seconds (none: the queue's backoff)."""
 
     def __init__(self, reason: str = "", *, delay: Seconds | None = None) -> None:
@@ -34,7 +35,7 @@ class Retry(Exception):
         self.delay_ms = None if delay is None else later.options.to_ms(delay, "delay")
 
 
-class Postpone(Exception):
+class Postpone(Portable):
     """Raised by a handler: try this task again after `delay` seconds, and do not count this attempt."""
 
     def __init__(self, reason: str = "", *, delay: Seconds) -> None:
@@ -42,7 +43,7 @@ class Postpone(Exception):
         self.delay_ms = later.options.to_ms(delay, "delay")
 
 
-class Reject(Exception):
+class Reject(Portable):
     """Raised by a handler: this task can never succeed; it becomes a dead letter at once."""
 
 

@@ -19,7 +19,7 @@ BEGUN_KEPT, BEGUN_SHOWN = 1_000, 100
 LOST_MS = 300_000  # after which nobody will end a change that has begun
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """An entry of a stream."""
 
     id: str
@@ -43,10 +43,10 @@ def _moment(id: str) -> int:
     return int(id.partition("-")[0])
 
 
-def _entries(rows: Sequence[Any]) -> Iterator[_Entry]:
+def _entries(rows: Sequence[Any]) -> Iterator[Entry]:
     for id, flat in rows:
         words = [word.decode() for word in flat]
-        yield _Entry(id.decode(), dict(zip(words[::2], words[1::2], strict=True)))
+        yield Entry(id.decode(), dict(zip(words[::2], words[1::2], strict=True)))
 
 
 @define(eq=False)

@@ -27,13 +27,14 @@ from fairq.errors import BadRequest, FairqError, NotEmpty, SettingsError, Unavai
 from fairq.scopes import background, run_all
 from fairq.store import keys, library, version_14
 from fairq.store.address import Address
+from fairq.store.backup_check import Checking
 from fairq.store.backup_file import Header, Writer, read_header, read_lines
 from fairq.store.calls import load_library
 from fairq.store.connection import Connection
 from fairq.store.dial import BROKEN, Redirected, ask_once, cause_of, read_info
 from fairq.store.dumping import scan, write_lines
 from fairq.store.embedded import log_tail, program
-from fairq.store.loading import Counts, Loading, parts_of
+from fairq.store.loading import Counts, Loading
 from fairq.store.migrations import OLDEST, READABLE
 from fairq.store.opening import open_store
 from fairq.store.snapshot import SILENT_S, read_snapshot
@@ -185,58 +186,62 @@ async def _data_version(primaries: Sequence[Address]) -> int:
 
 
 async def verify(path: Path) -> Contents:
-    """Read a backup whole, and count. Raises: BadRequest if it cannot be used."""
-    counts = Counts()
-    return Contents(await _read(path, lambda line: counts.add(parts_of(line)[0])), counts)
+    """Check a whole backup, and count. Raises: BadRequest, TooLarge if it cannot be used."""
+    with path.open("rb") as file:
+        return await _check(file)
 
 
-async def _read(path: Path, see: Callable[[bytes], None]) -> Header:
-    """Read a backup whole, in a thread. Raises: BadRequest if it was changed or cut, or has another version's data."""
+async def _check(file: BinaryIO) -> Contents:
+    """Check a whole backup, in a thread: header, sum, each line. Raises: BadRequest, TooLarge."""
 
-    def read() -> Header:
-        with path.open("rb") as file:
-            lines = read_lines(file)
-            header = read_header(next(lines, b""))
-            if not OLDEST <= header.data_version <= library.DATA_VERSION:
-                told = f"it holds data of version {header.data_version}, this fairq reads {READABLE}"
-                raise BadRequest(f"the backup cannot be used: {told}: use the fairq that wrote it", field="file")
-            for line in lines:
-                see(line)
-        return header
+    def check() -> Contents:
+        lines, checking = read_lines(file), Checking()
+        header = read_header(next(lines, b""))
+        if not OLDEST <= header.data_version <= library.DATA_VERSION:
+            told = f"it holds data of version {header.data_version}, this fairq reads {READABLE}"
+            raise BadRequest(f"the backup cannot be used: {told}: use the fairq that wrote it", field="file")
+        for line in lines:
+            checking.add(line)
+        checking.end()
+        return Contents(header, checking.counts)
 
-    return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+    return await trio.to_thread.run_sync(check, abandon_on_cancel=True)
 
 
 async def restore(path: Path, url: str, *, replace: bool, show: Show = lambda _: None) -> Contents:
     """Write what a backup has into a store, and have its queues derive all else from that.
 
-    Nothing is changed until the sum over the backup is right. `replace`: delete what fairq has in the store first.
+    Nothing is changed until the whole backup has been checked. `replace`: delete what fairq has in the store first.
     Raises: NotEmpty if there is something, or a server runs on it; BadRequest if the backup cannot be used;
     SettingsError, Unavailable.
     """
-    async with open_store(url, is_checked=False) as store:
-        await _refuse_servers(store)
-        header = await _read(path, lambda line: None)
-        async with _reserved(store):
+    with path.open("rb") as file:
+        async with open_store(url, is_checked=False) as store:
             await _refuse_servers(store)
-            if not replace:
-                await _refuse_keys(store)
-        await _delete_all(store)
-        await _refuse_servers(store)
-        loading = Loading(store.connection.call, show)
-        with path.open("rb") as file:
-            lines = read_lines(file)
-            next(lines)
-            for line in lines:
-                await loading.add(line)
-            await loading.end()
-        for node in store.connection.nodes():
-            await load_library(node.call)
-        for queue in loading.queues:
-            await store.repair(queue)
-        await _refuse_servers(store)
-        await store.connection.call("SET", keys.DATA_VERSION, header.data_version)  # from there it is migrated
-    return Contents(header, loading.counts)
+            contents = await _check(file)
+            async with _reserved(store):
+                await _refuse_servers(store)
+                if not replace:
+                    await _refuse_keys(store)
+            await _delete_all(store)
+            await _refuse_servers(store)
+            await _write(file, store, show)
+            await _refuse_servers(store)
+            await store.connection.call("SET", keys.DATA_VERSION, contents.header.data_version)  # then it is migrated
+    return contents
+
+
+async def _write(file: BinaryIO, store: Store, show: Show) -> None:
+    """Write the lines of a backup that was checked, and repair its queues."""
+    loading, lines = Loading(store.connection.call, show), read_lines(file)
+    next(lines)
+    for line in lines:
+        await loading.add(line)
+    await loading.end()
+    for node in store.connection.nodes():
+        await load_library(node.call)
+    for queue in loading.queues:
+        await store.repair(queue)
 
 
 @asynccontextmanager

@@ -25,26 +25,34 @@ A line is an object with `kind` first and, of what is in a queue, `queue`. The r
 | `slot` | `id` (place in its ring), `step` (s), SLOT, `rows` (SLOT_ROW; `waits`: pairs of bucket, count) | history |
 
 Names in capitals are records of lua/KEYS.md; their fields stand in the line by name. A field that is missing is 0
-or empty; one that is not known is ignored. Infinity is `"inf"`. A text that is no UTF-8 is `{"base64": ...}`. A payload
-stands last in its line, byte for byte, or in `payload_base64` if it is no JSON in one line.
+or empty; one that is not known is refused. Infinity is `"inf"`. A text that is no UTF-8 is `{"base64": ...}`. A payload
+stands last in its line, byte for byte, or in `payload_base64` if it is no JSON in one line. fairq/store/backup_kinds.py
+has the rules of the fields.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 import ormsgpack
 
+from fairq.errors import BadRequest, FairqError
+from fairq.model.checks import MAX_INLINE_BYTES
 from fairq.model.schedules import Timing
 from fairq.store import library
 from fairq.store.records import pack_timing, pack_waits, unpack_timing, unpack_waits
+from fairq.wire import strict_json
 
 FORMATS = library.formats()
 PAYLOAD = b',"payload":'
+_EXACT = 1 << 53  # whole numbers beyond it would have more digits than they mean, and too many for JSON
+_SPACES = b" \t\r"  # of JSON, in a line
+_PAYLOAD = re.compile(rb',[ \t\r]*"payload"[ \t\r]*:')  # in a text the quotation marks would be escaped
 
 
 def tell_text(text: bytes) -> Any:
@@ -68,7 +76,7 @@ def tell_number(value: float) -> Any:
     """Write a number as a JSON value."""
     if not math.isfinite(value):
         return str(value)
-    return int(value) if value == int(value) else value
+    return int(value) if abs(value) < _EXACT and value == int(value) else value
 
 
 def read_number(told: Any) -> float:
@@ -133,8 +141,8 @@ _TELLERS: dict[str, Callable[[Any], Any]] = {  # of fields that are more than a 
 _READ: dict[str, Callable[[Any], bytes]] = {  # the same, back
     "tag": lambda told: int(told or 0).to_bytes(4, "little"),
     "settings": lambda told: read_map(told) if told else b"",
-    "books": lambda told: read_record("BOOKS", told) if told else b"",
-    "options": lambda told: read_record("OPTIONS", told) if told else b"",
+    "books": lambda told: read_record("BOOKS", told) if isinstance(told, dict) else b"",
+    "options": lambda told: read_record("OPTIONS", told) if isinstance(told, dict) else b"",
     "timing": _read_timing,
     "waits": lambda told: pack_waits(dict(told)),
 }
@@ -161,13 +169,37 @@ def dump(line: dict[str, Any], payload: bytes | None = None) -> bytes:
 
 
 def load(text: bytes) -> tuple[dict[str, Any], bytes | None]:
-    """Read a line, and its payload. Raises: ValueError."""
-    head, mark, payload = text.partition(PAYLOAD)
-    line = orjson.loads(head + b"}" if mark else text)
-    if not isinstance(line, dict):
-        raise ValueError("it is not an object")
+    """Read a line, and its payload: its bytes behind PAYLOAD, up to the end of the line. Raises: BadRequest."""
+    mark, payload = _PAYLOAD.search(text), None
+    head = text
     if mark:
-        orjson.loads(payload[:-1])
-        return line, payload[:-1]
-    coded = line.pop("payload_base64", None)
-    return line, None if coded is None else base64.b64decode(coded, validate=True)
+        head, rest = text[: mark.start()] + b"}", text[mark.end() :].rstrip(_SPACES)
+        payload = rest[:-1]
+        if mark[0] != PAYLOAD or len(payload) <= MAX_INLINE_BYTES:  # servers store these without spaces around them
+            payload = payload.strip(_SPACES)
+        _check_end(rest, payload)
+    try:
+        line = strict_json.read(head.decode())
+    except (FairqError, UnicodeDecodeError) as error:
+        raise BadRequest(f"it is not JSON: {error}", field="line") from None
+    if not isinstance(line, dict):
+        raise BadRequest("it is not an object", field="line")
+    if "payload_base64" in line and payload is None:
+        payload = _decoded(line.pop("payload_base64"))
+    return line, payload
+
+
+def _check_end(rest: bytes, payload: bytes) -> None:
+    try:
+        orjson.loads(payload)
+    except ValueError as error:
+        raise BadRequest(f"payload is not JSON, or does not stand last: {error}", field="payload") from None
+    if not rest.endswith(b"}"):
+        raise BadRequest("payload must stand last in its line", field="payload")
+
+
+def _decoded(coded: Any) -> bytes:
+    try:
+        return base64.b64decode(coded.encode(), validate=True)
+    except (ValueError, AttributeError) as error:
+        raise BadRequest(f"payload_base64 must be base64: {error}", field="payload_base64") from None

@@ -9,13 +9,14 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import orjson
+from attrs import define, field
 
 from fairq.store import keys
 from fairq.store.backup_lines import dump, read_text, tell_map, tell_number, tell_record, tell_text
 
 PATTERN = "fq:*"
 PAGE, LONG_PAGE, KEPT_PAGE = 500, 4, 50  # elements; those that may be long; results
-DELETING = 2  # the stage of a queue
+MADE = 1  # the stage of a queue
 TASK = 1  # the first byte of a task's record; another one: a mark of one that has ended
 IS_LARGE = 4  # of a task's features: its payload stands apart
 STREAMS = {
@@ -61,18 +62,36 @@ async def scan(call: Call) -> AsyncGenerator[list[bytes], None]:
             return
 
 
+@define
+class _Queues:
+    """The states of queues by name, each read once; None: there is no such queue, or it is being deleted."""
+
+    call: Call
+    known: dict[str, dict[str, Any] | None] = field(factory=dict, init=False)
+
+    async def state(self, queue: str) -> dict[str, Any] | None:
+        if queue not in self.known:
+            packed = await self.call("GET", f"{keys.queue_prefix(queue)}:queue")
+            state = tell_record("QUEUE", packed)[0] if packed else None
+            self.known[queue] = state if state and state["stage"] == MADE else None
+        return self.known[queue]
+
+
 async def write_lines(call: Call, write: Write) -> None:
-    """Write the lines of all that is true in a node; derived keys, and those of living servers, have none."""
-    streams = set[bytes]()
+    """Write the lines of all that is true in a node; derived keys, and those of living servers, have none.
+
+    Nor have those of a queue that is being deleted: who looks for it afterwards finds none.
+    """
+    streams, queues = set[bytes](), _Queues(call)
     async with aclosing(scan(call)) as pages:
         async for page in pages:
-            found = [each for key in page if (each := _parse(key))]
+            parsed = [each for key in page if (each := _parse(key))]
+            found = [each for each in parsed if not each.queue or await queues.state(each.queue)]
             await _write_kept(call, [each for each in found if each.name in ("result", "unique")], write)
             for each in found:
                 if each.name == "queue" and not each.rest:
-                    state, _ = tell_record("QUEUE", await call("GET", each.key))
-                    if state["stage"] != DELETING:  # else the same deletion removes what is left of it
-                        write(dump({"kind": "state", "queue": each.queue} | state))
+                    state = await queues.state(each.queue)
+                    write(dump({"kind": "state", "queue": each.queue, **(state or {})}))
                 elif each.name in _SCANNED:
                     await _write_pages(call, each, write)
                 elif (each.name in STREAMS or each.name == "events") and each.key not in streams:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,7 +10,6 @@ from typing import Any
 import orjson
 from attrs import define, field
 
-from fairq.errors import BadRequest
 from fairq.scopes import run_all
 from fairq.store import keys
 from fairq.store.backup_lines import load, read_map, read_number, read_record, read_text
@@ -20,11 +18,10 @@ from fairq.store.dumping import IS_LARGE, RECORDS, STREAMS, TIMES, Call
 COMMANDS, PIECE_BYTES = 500, 1 << 20  # of what is written at once
 LATE_MS = 60_000  # by which results, and held dedupe keys, outlive their time
 
-_QUEUE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _HASHES = {kind: (name, record) for name, (kind, record) in RECORDS.items()}
 _SETS = {kind: name for name, kind in TIMES.items()}
 _STREAMS = {name: key for key, name in STREAMS.items()}
-_BAD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, struct.error)
+BAD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, struct.error)  # of a line that cannot be packed
 _ADD = """\
 local at = 1
 while at < #ARGV do
@@ -60,16 +57,9 @@ class Counts:
         self.done += kind == "done"
 
 
-def parts_of(text: bytes) -> tuple[str, str, list[Part]]:
-    """Read a line: its kind, its queue, and what is written. Raises: BadRequest."""
-    try:
-        line, payload = load(text)
-        kind, queue = line["kind"], line.get("queue", "")
-        if queue and not _QUEUE.fullmatch(queue):
-            raise ValueError("its queue has an invalid name")
-        return kind, queue, list(_parts(kind, queue, line, payload))
-    except _BAD as error:
-        raise BadRequest(f"the backup cannot be used: {text[:200]!r} is wrong: {error!r}", field="file") from None
+def parts_of(line: dict[str, Any], payload: bytes | None) -> list[Part]:
+    """Return what is written for a line."""
+    return list(_parts(line["kind"], line.get("queue", ""), line, payload))
 
 
 def _parts(kind: str, queue: str, line: dict[str, Any], payload: bytes | None) -> Iterator[Part]:
@@ -166,12 +156,13 @@ class Loading:
     _bytes: int = field(default=0, init=False)
 
     async def add(self, text: bytes) -> None:
-        """Write a line, soon."""
-        kind, queue, parts = parts_of(text)
+        """Write a line that was checked (fairq/store/backup_check.py), soon."""
+        line, payload = load(text)
+        kind = line["kind"]
         self.counts.add(kind)
         if kind == "state":
-            self.queues.append(queue)
-        for begin, words in parts:
+            self.queues.append(line["queue"])
+        for begin, words in parts_of(line, payload):
             if kind == "queue" and (maker := words[1].partition(b" ")[2]):
                 self.makers[maker] = self.makers.get(maker, 0) + 1
             self._commands.setdefault(begin, []).extend(words)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fairq.errors import Portable
 
-class Disconnected(Exception):
+
+class Disconnected(Portable):
     """The connection is gone; `code` is the other side's close code, if it gave one."""
 
     def __init__(self, reason: str, code: int = 0) -> None:
@@ -11,7 +13,7 @@ class Disconnected(Exception):
         self.code = code
 
 
-class Refused(Exception):
+class Refused(Portable):
     """The server refused the handshake: `status` is the HTTP status, 0 if the answer was not valid HTTP."""
 
     def __init__(self, status: int, reason: str) -> None:

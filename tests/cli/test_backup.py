@@ -28,7 +28,7 @@ from tests import clusters, stores
 from tests.server.harness import running, tenant
 
 from .backups import fill, open_once
-from .harness import Commands, ServerThread
+from .harness import Commands, ServerThread, check_error
 from .harness import fairq_here as fairq
 
 GUIDE = Path(__file__).parents[2] / "fairq" / "docs" / "backup.md"
@@ -70,7 +70,7 @@ def test_an_embedded_store_that_reads_its_data_is_waited_for(tmp_path: Path, mon
     async def fill_store() -> None:
         with trio.fail_after(60):
             async with embedded.embedded_store(tmp_path / "data") as url, open_store(url, connect_timeout=30) as store:
-                await store.enqueue("emails", "ada", [NewTask(str(n), b"1") for n in range(100)])
+                await store.enqueue("emails", "ada", [NewTask(f"ada/{n}", b"1") for n in range(100)])
                 with redis.Redis.from_url(url) as client, client.pipeline(transaction=False) as many:
                     for n in range(4_096):  # while it reads them it answers after each 1,024
                         many.set("fq:test", n)
@@ -233,18 +233,24 @@ def test_a_backup_of_a_version_that_is_not_read_is_refused(start_store: Start, t
         assert client.keys() == []
 
 
-def test_a_wrong_line_under_a_right_sum_leaves_the_store_unfinished(start_store: Start, tmp_path: Path) -> None:
-    file, target = tmp_path / "b.jsonl.gz", start_store()
+def test_a_wrong_line_under_a_right_sum_is_named_and_nothing_is_changed(filled: str, tmp_path: Path) -> None:
+    file = tmp_path / "b.jsonl.gz"
     with file.open("wb") as out:
         writer = Writer(out)
         writer.begin(Header(library.DATA_VERSION, "2026-01-01", "0", "Valkey 9", 1))
-        writer.add(b'{"kind":"done","queue":"a","id":"x","how":256}')
+        writer.add(b'{"kind":"done","queue":"a","id":"ada/x","how":256}')
         writer.end()
-    with stores.connect(target.url) as client:
-        assert fairq("restore", file, "--check").code == 2
-        told = fairq("restore", file, "--store", stores.of_owner(target.url))
-        assert (told.code, told.err.startswith("fairq: the backup cannot be used")) == (2, True)
-        assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
+    with stores.connect(filled) as client:
+        before = {key: client.dump(key) for key in client.scan_iter()}
+        for how in (["--check"], ["--store", filled], ["--store", filled, "--replace"]):
+            told = fairq("restore", file, *how)
+            check_error(told, 2, "the backup cannot be used: line 2 (done): how must be")
+        assert {key: client.dump(key) for key in client.scan_iter()} == before
+
+
+def test_a_backup_that_cannot_be_read_twice_is_refused(filled: str) -> None:
+    check_error(fairq("restore", "/dev/null", "--store", filled), 2, "is not a file, and a backup is read twice")
+    check_error(fairq("restore", "/none", "--store", filled), 2, "/none does not exist")
 
 
 def test_a_user_that_may_not_replicate_is_told_what_it_needs(filled: str, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from fairq.errors import BadRequest
+from fairq.store.backup_check import Checking
 from fairq.store.backup_file import Header, Writer, read_header, read_lines
-from fairq.store.backup_lines import dump, load, read_record, tell_record
-from fairq.store.loading import parts_of
+from fairq.store.backup_lines import dump, load, read_number, read_record, tell_number, tell_record
 
 
 def test_a_payload_stays_byte_for_byte() -> None:
@@ -26,6 +26,11 @@ def test_a_payload_stays_byte_for_byte() -> None:
 
 def test_a_record_that_lacks_fields_has_their_defaults_and_others_are_ignored() -> None:
     assert tell_record("MARK", read_record("MARK", {"unknown": 1, "lease": 5}))[0] == {"how": 0, "lease": 5}
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 0.5, 2.0**53, 2.0**64, -1e300, float("inf"), 7])
+def test_a_number_of_any_size_can_be_written(value: float) -> None:
+    assert read_number(orjson.loads(orjson.dumps(tell_number(value)))) == value
 
 
 def written(lines: list[bytes]) -> bytes:
@@ -72,4 +77,4 @@ def test_a_header_without_a_version_is_refused(version: Any) -> None:
 )  # fmt: skip
 def test_a_line_that_is_wrong_is_refused(line: Any) -> None:
     with pytest.raises(BadRequest, match="cannot be used"):
-        parts_of(orjson.dumps(line))
+        Checking().add(orjson.dumps(line))
