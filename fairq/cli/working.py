@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Set
 from importlib.util import find_spec
@@ -12,12 +13,14 @@ import structlog
 from anyio.abc import TaskStatus
 
 from fairq.client.loops import Loop
+from fairq.errors import FairqError
 from fairq.groups import ungrouped
 
 log = structlog.get_logger("fairq.worker")
 
 T = TypeVar("T")
 
+_CANCELLED = "a handler has cancelled tasks of its worker; no signal came"
 KILL_S = 5.0  # after a second signal: some handlers swallow their cancellation
 
 
@@ -36,8 +39,39 @@ class Works(Protocol):
 
 def run_in(loop: Loop, main: Callable[[], Awaitable[T]]) -> T:
     """Run an async function under asyncio, by uvloop if that is installed, or under trio."""
-    options = {"use_uvloop": find_spec("uvloop") is not None} if loop == "asyncio" else {}
-    return anyio.run(main, backend=loop, backend_options=options)
+    if loop == "trio":
+        return anyio.run(main, backend="trio")
+    with asyncio.Runner(loop_factory=_uvloop_factory()) as runner:
+        return _run_to_its_end(runner.get_loop(), main)
+
+
+def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if find_spec("uvloop") is None:
+        return None
+    from uvloop import new_event_loop
+
+    return new_event_loop
+
+
+def _run_to_its_end(loop: asyncio.AbstractEventLoop, main: Callable[[], Awaitable[T]]) -> T:
+    """Run an async function, also where asyncio leaves its loop since some other task or callback has raised an exit.
+
+    That is a handler's doing while no signal raises anything. One that waits for such a task is told of it.
+    """
+
+    async def run() -> T:
+        return await main()
+
+    task = loop.create_task(run())
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            raise FairqError(_CANCELLED) from None
+        except (KeyboardInterrupt, SystemExit) as error:
+            if task.done() or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                raise
+            log.error("a task or callback of a handler's own raised an exit; the worker goes on", exc_info=error)
 
 
 async def work_until_stopped(
@@ -55,7 +89,12 @@ async def work_until_stopped(
             await group.start(_watch_signals, app, grace, more, group.cancel_scope)
 
             async def work(*, task_status: TaskStatus[None]) -> None:
-                await app.run(burst=burst, task_status=task_status)
+                try:
+                    await app.run(burst=burst, task_status=task_status)
+                except asyncio.CancelledError:
+                    if group.cancel_scope.cancel_called:
+                        raise
+                    raise FairqError(_CANCELLED) from None
                 group.cancel_scope.cancel()
 
             await group.start(work)
@@ -73,7 +112,7 @@ async def _watch_signals(
             if scope.deadline == float("inf"):
                 scope.deadline = anyio.current_time() + grace
                 app.stop()
-                log.info(_say_stopping(app.running, grace, signal.SIGTERM in more))
+                log.info(_say_stopping(app.running, grace, signal.SIGTERM in more), signal=signal.Signals(number).name)
             elif number in more:
                 signal.setitimer(signal.ITIMER_REAL, KILL_S)
                 scope.cancel()

@@ -115,7 +115,7 @@ def test_a_child_that_dies_is_started_again_under_its_name_and_one_that_is_drain
         id = commands.enqueue("emails", '"slow"')
         pid = int(read_until(process, "begins slow").split()[-1])
         os.kill(pid, signal.SIGKILL)
-        assert "code=-9" in read_until(process, "worker process died")
+        assert "code=-9" in read_until(process, "worker process ended")
         (tmp_path / "slow").touch()
         read_until(process, "ends slow")
         connected(server, 2)
