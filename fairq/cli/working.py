@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Set
 from importlib.util import find_spec
 from typing import Protocol, TypeVar
@@ -22,6 +23,11 @@ T = TypeVar("T")
 
 _CANCELLED = "a handler has cancelled tasks of its worker; no signal came"
 KILL_S = 5.0  # after a second signal: some handlers swallow their cancellation
+
+
+def _may_be_ctrl_c() -> bool:
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 class Works(Protocol):
@@ -69,7 +75,7 @@ def _run_to_its_end(loop: asyncio.AbstractEventLoop, main: Callable[[], Awaitabl
         except asyncio.CancelledError:
             raise FairqError(_CANCELLED) from None
         except (KeyboardInterrupt, SystemExit) as error:
-            if task.done() or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            if task.done() or _may_be_ctrl_c():
                 raise
             log.error("a task or callback of a handler's own raised an exit; the worker goes on", exc_info=error)
 

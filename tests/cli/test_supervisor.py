@@ -185,6 +185,7 @@ def test_a_burst_ends_when_all_children_are_done(commands: Commands, server: Ser
         "worker", "mail:app", "--burst", "--processes", "2", "--url", server.url, "--token", "dev-worker", cwd=tmp_path
     )
     assert (done.code, done.out.count("ends quick"), done.out.count(", in ")) == (0, 5, 2), (done.out, done.err)
+    assert done.err.count("worker process is done") == 2, done.err
 
 
 @pytest.mark.parametrize(
