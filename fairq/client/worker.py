@@ -153,6 +153,8 @@ class Worker:
     async def run(self, *, burst: bool = False, task_status: TaskStatus[None] | None = None) -> None:
         """Work until cancelled or stopped. Cancelled: handlers are cancelled too, and their tasks given back.
 
+        So they are if a signal raises an exception, as ctrl-C does. What handlers raise or cancel ends them only.
+
         `burst`: stop by itself when it holds nothing and a claim on its queues finds nothing; what is delayed, also for
         its next attempt, is not waited for.
         Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token;
