@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Set
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
+from math import inf
 from typing import Protocol, TypeVar
 
 import anyio
@@ -14,6 +17,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from fairq.client.loops import Loop
+from fairq.client.runtime import current_runtime
 from fairq.errors import FairqError
 from fairq.groups import ungrouped
 
@@ -22,6 +26,7 @@ log = structlog.get_logger("fairq.worker")
 T = TypeVar("T")
 
 _CANCELLED = "a handler has cancelled tasks of its worker; no signal came"
+_MAX_SIGNALS = 16  # that wait to be looked at
 KILL_S = 5.0  # after a second signal: some handlers swallow their cancellation
 
 
@@ -77,7 +82,8 @@ def _run_to_its_end(loop: asyncio.AbstractEventLoop, main: Callable[[], Awaitabl
         except (KeyboardInterrupt, SystemExit) as error:
             if task.done() or _may_be_ctrl_c():
                 raise
-            log.error("a task or callback of a handler's own raised an exit; the worker goes on", exc_info=error)
+            said = "a task or callback of a handler's own raised an exit; the worker goes on"
+            loop.call_soon(partial(log.error, said, exc_info=error))
 
 
 async def work_until_stopped(
@@ -87,35 +93,57 @@ async def work_until_stopped(
 
     A second signal cancels it, and kills this process if it still runs after KILL_S. `on_start` is a supervisor's,
     called when the worker has begun: then a second SIGTERM does nothing, for one may come from the supervisor and one
-    from the system; SIGINT cancels.
+    from the system; SIGINT cancels. Raises: FairqError if it was cancelled without a signal.
     """
+    is_over = False
     with ungrouped():
         async with anyio.create_task_group() as group:
             more = {signal.SIGINT} if on_start else {signal.SIGINT, signal.SIGTERM}
             await group.start(_watch_signals, app, grace, more, group.cancel_scope)
 
             async def work(*, task_status: TaskStatus[None]) -> None:
-                try:
-                    await app.run(burst=burst, task_status=task_status)
-                except asyncio.CancelledError:
-                    if group.cancel_scope.cancel_called:
-                        raise
-                    raise FairqError(_CANCELLED) from None
+                nonlocal is_over
+                await app.run(burst=burst, task_status=task_status)
+                is_over = True
                 group.cancel_scope.cancel()
 
             await group.start(work)
             if on_start:
                 on_start()
+    if not is_over and group.cancel_scope.deadline == inf:  # no signal came
+        raise FairqError(_CANCELLED)
+
+
+@contextmanager
+def _receiving(*numbers: signal.Signals) -> Iterator[AsyncIterable[int]]:
+    """Receive signals, also those that come while asyncio has left its loop: uvloop's own receiver misses them."""
+    runtime = current_runtime()
+    send, signals = anyio.create_memory_object_stream[int](_MAX_SIGNALS)
+
+    def put(number: int) -> None:
+        with suppress(anyio.WouldBlock):
+            send.send_nowait(number)
+
+    def note(number: int, _: object) -> None:
+        runtime.call_from_thread(partial(put, number))
+
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        with send, signals:
+            yield signals
+    finally:
+        for number, function in before.items():
+            signal.signal(number, function)
 
 
 async def _watch_signals(
     app: Works, grace: float, more: Set[int], scope: anyio.CancelScope, *, task_status: TaskStatus[None]
 ) -> None:
     """Stop the worker at a signal; cancel it at another one, if that is one of `more`."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with _receiving(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for number in signals:
-            if scope.deadline == float("inf"):
+            if scope.deadline == inf:
                 scope.deadline = anyio.current_time() + grace
                 app.stop()
                 log.info(_say_stopping(app.running, grace, signal.SIGTERM in more), signal=signal.Signals(number).name)

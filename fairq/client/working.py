@@ -59,6 +59,7 @@ log = Log("fairq.worker")
 
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
+_CANCELLED = "a handler has cancelled the worker's connection or all of its handlers"
 _SEND_TURNS = 16  # how long a task waits for settlements to be sent: they are unless the socket is full
 ASK_S = 30.0  # how long the answers to `idle` and to what a handler enqueues are waited for
 
@@ -172,13 +173,17 @@ class Working:
 
     async def _run_until_idle(self, burst: bool) -> None:
         """Run tasks until nothing is held and no more are taken."""
+        is_idle = False
         async with anyio.create_task_group() as runners:
             for _ in range(self.app.concurrency):
                 runners.start_soon(self._run_tasks)
             if burst:
                 runners.start_soon(self._stop_when_empty)
             await self.idle.wait()
+            is_idle = True
             runners.cancel_scope.cancel()
+        if not is_idle:
+            self._fail(FairqError(_CANCELLED))
         if burst and not self.driver.session.has_asked:
             why = self.driver.session.obstacle or "no answer"
             self._fail(Unavailable(f"no connection to the server ({why})"))
@@ -243,7 +248,7 @@ class Working:
                 await self.driver.run()
         except anyio.get_cancelled_exc_class():
             if not self.is_cancelled():
-                self._fail(FairqError("a handler has cancelled the task of its worker's connection"))
+                self._fail(FairqError(_CANCELLED))
             raise
         finally:
             self.idle.set()

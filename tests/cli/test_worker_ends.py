@@ -20,9 +20,6 @@ app = fairq.Worker(concurrency=2)
 async def leave(how):
     raise how(0)
 
-def named(name):
-    return next(task for task in asyncio.all_tasks() if name in task.get_name())
-
 @app.task("odd", retry_base=0.001, retry_cap=0.001)
 async def odd(task):
     match task.payload:
@@ -32,8 +29,12 @@ async def odd(task):
         case "callback":
             asyncio.get_running_loop().call_soon(sys.exit, 0)
             await asyncio.sleep(0.01)
-        case "run" | "connection":
-            named("run_until_stopped" if task.payload == "run" else "_stay_connected").cancel()
+        case "work_until_stopped.<locals>.work" | "_watch_signals" | "_stay_connected":
+            next(each for each in asyncio.all_tasks() if task.payload in each.get_name()).cancel()
+            await asyncio.sleep(60)
+        case "all":
+            for each in asyncio.all_tasks():
+                each.cancel()
             await asyncio.sleep(60)
         case "stop":
             app.stop()
@@ -45,7 +46,7 @@ async def good(task):
     print("begins", flush=True)
     await asyncio.sleep(task.payload)
     print("ends", task.attempt, flush=True)
-""".replace("run_until_stopped", "work_until_stopped.<locals>.work")
+"""
 
 
 def test_an_exit_in_a_task_of_a_handlers_own_fails_that_handler_and_ends_no_loop(
@@ -73,7 +74,7 @@ def _state(commands: Commands, id: str) -> dict[str, object]:
     return row
 
 
-@pytest.mark.parametrize("payload", ["run", "connection"])
+@pytest.mark.parametrize("payload", ["work_until_stopped.<locals>.work", "_watch_signals", "_stay_connected", "all"])
 def test_a_handler_that_cancels_the_workers_own_tasks_ends_it_with_code_1(
     commands: Commands, server: ServerThread, tmp_path: Path, payload: str
 ) -> None:
