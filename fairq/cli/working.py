@@ -121,7 +121,7 @@ def _receiving(*numbers: signal.Signals) -> Iterator[AsyncIterable[int]]:
     send, signals = anyio.create_memory_object_stream[int](_MAX_SIGNALS)
 
     def put(number: int) -> None:
-        with suppress(anyio.WouldBlock):
+        with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
             send.send_nowait(number)
 
     def note(number: int, _: object) -> None:
