@@ -163,7 +163,7 @@ def test_the_sdk_names_a_runtime_in_one_module_only() -> None:
     """The rest of it is anyio's; trio is imported where trio runs, for a program on asyncio may do without."""
     for path in (PACKAGE / "client").glob("*.py"):
         runtimes = {module.split(".")[0] for module in imports_of(path)} & {"trio", "asyncio"}
-        allowed = {"runtime": {"trio", "asyncio"}, "handlers": {"asyncio"}}  # a handler may be told of a cancellation
+        allowed = {"runtime": {"trio", "asyncio"}, "handlers": {"asyncio"}}  # it knows a Future when it sees one
         assert runtimes <= allowed.get(path.stem, set()), path.name
 
 

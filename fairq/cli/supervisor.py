@@ -1,11 +1,16 @@
 """`fairq worker --processes N`: child processes that are whole workers, and this one, which keeps them running.
 
-Each child's standard input is one end of a socket pair. The child writes a byte when its worker has started. When it
-reads the end of the stream, this process has ended, however it did: then the child stops as at SIGTERM.
+Each child's standard input is one end of a socket pair. When the child reads the end of the stream, this process has
+ended, however it did: then the child stops as at SIGTERM. The child writes a letter when its worker has started, and
+another one when that has done what it was for:
 
-A child that ends with 0 has done what it was for: an operator has drained it, or its burst is over. One that ends with
-2 or REFUSED would end so again, and so would all children if none of them ever starts: then this process ends too, with
-the child's code. Any other end is an accident, after which the child is started again, with growing pauses.
+| the child | then |
+|---|---|
+| wrote that an operator has drained it, or that its burst is over, and ended with 0 | it stays away |
+| ended with 2 or REFUSED, or is the first one and never started | all would end so: they are stopped |
+| ended in any other way, also with 0 | it is started again, with growing pauses |
+
+This process ends when no child is left: with 0, or with the code of what stopped all.
 """
 
 from __future__ import annotations
@@ -34,8 +39,9 @@ RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
 STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
 KILL_S = 10.0  # beyond the grace, before a child is killed; and after a second signal
 REFUSED = 77  # a child's code: the server will not have this worker
-_READY = b"1"
-_DONE, _USAGE, _FAILED = 0, 2, 1
+_STARTED = b"s"
+_DONE = {"burst": b"b", "drained": b"d"}  # by why the worker has ended
+_OK, _USAGE, _FAILED = 0, 2, 1
 _SIGNALLED = (-signal.SIGTERM, -signal.SIGINT, 130)  # a signal came while it did not yet listen, or no more
 
 
@@ -45,10 +51,19 @@ def take_child_number() -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def tell_ready() -> None:
+def tell_started() -> None:
     """Tell the supervisor, from a child, that its worker has started."""
+    _tell(_STARTED)
+
+
+def tell_ended(why: str) -> None:
+    """Tell the supervisor, from a child, why its worker has ended, if that was its end."""
+    _tell(_DONE.get(why, b""))
+
+
+def _tell(letter: bytes) -> None:
     with suppress(OSError):
-        os.write(0, _READY)
+        os.write(0, letter)
 
 
 def follow_parent(grace: float) -> None:
@@ -77,7 +92,7 @@ class Supervisor:
     _has_started: bool = field(default=False, init=False)  # some child has
     _first: trio.Event = field(factory=trio.Event, init=False)  # the first child has started, or ended
     _stopping: trio.Event = field(factory=trio.Event, init=False)
-    _code: int = field(default=_DONE, init=False)
+    _code: int = field(default=_OK, init=False)
 
     async def run(self) -> int:
         """Run until all children have ended, by themselves or after a signal; returns the exit code."""
@@ -116,21 +131,23 @@ class Supervisor:
         again_s = RESTART_S
         while not self._stopping.is_set():
             began = trio.current_time()
-            code, pid = await self._run_child(number)
-            if not self._has_started and code != _DONE and not self._stopping.is_set():
+            code, pid, why = await self._run_child(number)
+            is_done = code == _OK and why in _DONE
+            if not self._has_started and not is_done and not self._stopping.is_set():
                 self._end_all(number, code)
             self._first.set()
-            if code == _DONE:
+            if is_done:
+                log.info("worker process is done", process=number, pid=pid, why=why)
                 return
             if self._stopping.is_set():
-                if code not in _SIGNALLED:
+                if code not in (_OK, *_SIGNALLED):
                     self._code = self._code or _FAILED
                 return
             if code in (_USAGE, REFUSED):
                 self._end_all(number, code)
                 return
             again_s = RESTART_S if trio.current_time() - began > STEADY_S else min(2 * again_s, MAX_RESTART_S)
-            log.error("worker process died; starting another", process=number, pid=pid, code=code, in_s=again_s)
+            log.error("worker process ended; starting another", process=number, pid=pid, code=code, in_s=again_s)
             with trio.move_on_after(again_s):
                 await self._stopping.wait()
 
@@ -139,9 +156,10 @@ class Supervisor:
         self._code = code if code in (_USAGE, _FAILED) else _FAILED
         self._stop()
 
-    async def _run_child(self, number: int) -> tuple[int, int]:
-        """Run a child to its end; returns its exit code and its pid."""
+    async def _run_child(self, number: int) -> tuple[int, int, str]:
+        """Run a child to its end; returns its exit code, its pid, and why it says that its worker has ended."""
         ours, its = socket.socketpair()
+        ours.setblocking(False)
         with ours, its:
             child = await trio.lowlevel.open_process(
                 self.command, stdin=its.fileno(), env={**os.environ, CHILD: str(number)}, start_new_session=True
@@ -151,8 +169,9 @@ class Supervisor:
             try:
                 if self._stopping.is_set():
                     child.terminate()
-                async with background(lambda: self._await_ready(ours)):
-                    return await child.wait(), child.pid
+                async with background(lambda: self._await_start(ours)):
+                    code = await child.wait()
+                return code, child.pid, self._read_end(ours)
             finally:
                 if child.poll() is None:
                     child.kill()
@@ -160,14 +179,21 @@ class Supervisor:
                     await child.wait()
                 self._children.discard(child)
 
-    async def _await_ready(self, ours: socket.socket) -> None:
-        ours.setblocking(False)
+    async def _await_start(self, ours: socket.socket) -> None:
         stream = trio.socket.from_stdlib_socket(ours.dup())
         with stream, suppress(OSError):
             if await stream.recv(1):
                 self._has_started = True
                 self._first.set()
         await trio.sleep_forever()
+
+    def _read_end(self, ours: socket.socket) -> str:
+        """Return why a child that has ended says that it has done what it was for; empty if it does not say so."""
+        with suppress(OSError):
+            told = ours.recv(len(_STARTED) + 1)
+            self._has_started |= told.startswith(_STARTED)
+            return next((why for why, letter in _DONE.items() if told.endswith(letter)), "")
+        return ""
 
 
 def check_processes(count: int) -> int:

@@ -22,7 +22,8 @@ from fairq.cli.supervisor import (
     follow_parent,
     name_of_child,
     take_child_number,
-    tell_ready,
+    tell_ended,
+    tell_started,
 )
 from fairq.cli.working import run_in, work_until_stopped
 from fairq.client.loops import Loop, choose_loop
@@ -97,7 +98,7 @@ def worker(
         A second signal ends the worker at once, or after 5 s if a handler does not end.
     processes
         Processes to run, each a whole worker with --concurrency slots, and --name with a number.
-        A process that dies is restarted.
+        A process that ends is restarted, unless it was drained or its burst is over.
     burst
         Exit when the worker holds no task and its queues have none ready. Delayed tasks and retries are not waited for.
         Without a server for 30 s, exit with code 1.
@@ -140,7 +141,7 @@ def worker(
         chosen = loop or choose_loop(handlers)
         began = monotonic()
         try:
-            run_in(chosen, partial(work_until_stopped, found, grace, burst, tell_ready if number else None))
+            run_in(chosen, partial(work_until_stopped, found, grace, burst, tell_started if number else None))
         except (Unauthorized, Forbidden, Superseded) as error:
             if not number:
                 raise
@@ -151,6 +152,8 @@ def worker(
                 raise
             print_exception(type(error), error, frames, file=writer)
             return 1
+        if number:
+            tell_ended(found.ended)
         if burst:
             counts = (
                 ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.counts.items())) or "nothing to do"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Set
+import threading
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Set
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
+from math import inf
 from typing import Protocol, TypeVar
 
 import anyio
@@ -12,13 +17,22 @@ import structlog
 from anyio.abc import TaskStatus
 
 from fairq.client.loops import Loop
+from fairq.client.runtime import current_runtime
+from fairq.errors import FairqError
 from fairq.groups import ungrouped
 
 log = structlog.get_logger("fairq.worker")
 
 T = TypeVar("T")
 
+_CANCELLED = "a handler has cancelled tasks of its worker; no signal came"
+_MAX_SIGNALS = 16  # that wait to be looked at
 KILL_S = 5.0  # after a second signal: some handlers swallow their cancellation
+
+
+def _may_be_ctrl_c() -> bool:
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 class Works(Protocol):
@@ -36,8 +50,40 @@ class Works(Protocol):
 
 def run_in(loop: Loop, main: Callable[[], Awaitable[T]]) -> T:
     """Run an async function under asyncio, by uvloop if that is installed, or under trio."""
-    options = {"use_uvloop": find_spec("uvloop") is not None} if loop == "asyncio" else {}
-    return anyio.run(main, backend=loop, backend_options=options)
+    if loop == "trio":
+        return anyio.run(main, backend="trio")
+    with asyncio.Runner(loop_factory=_uvloop_factory()) as runner:
+        return _run_to_its_end(runner.get_loop(), main)
+
+
+def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if find_spec("uvloop") is None:
+        return None
+    from uvloop import new_event_loop
+
+    return new_event_loop
+
+
+def _run_to_its_end(loop: asyncio.AbstractEventLoop, main: Callable[[], Awaitable[T]]) -> T:
+    """Run an async function, also where asyncio leaves its loop since some other task or callback has raised an exit.
+
+    That is a handler's doing while no signal raises anything. One that waits for such a task is told of it.
+    """
+
+    async def run() -> T:
+        return await main()
+
+    task = loop.create_task(run())
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            raise FairqError(_CANCELLED) from None
+        except (KeyboardInterrupt, SystemExit) as error:
+            if task.done() or _may_be_ctrl_c():
+                raise
+            said = "a task or callback of a handler's own raised an exit; the worker goes on"
+            loop.call_soon(partial(log.error, said, exc_info=error))
 
 
 async def work_until_stopped(
@@ -47,33 +93,60 @@ async def work_until_stopped(
 
     A second signal cancels it, and kills this process if it still runs after KILL_S. `on_start` is a supervisor's,
     called when the worker has begun: then a second SIGTERM does nothing, for one may come from the supervisor and one
-    from the system; SIGINT cancels.
+    from the system; SIGINT cancels. Raises: FairqError if it was cancelled without a signal.
     """
+    is_over = False
     with ungrouped():
         async with anyio.create_task_group() as group:
             more = {signal.SIGINT} if on_start else {signal.SIGINT, signal.SIGTERM}
             await group.start(_watch_signals, app, grace, more, group.cancel_scope)
 
             async def work(*, task_status: TaskStatus[None]) -> None:
+                nonlocal is_over
                 await app.run(burst=burst, task_status=task_status)
+                is_over = True
                 group.cancel_scope.cancel()
 
             await group.start(work)
             if on_start:
                 on_start()
+    if not is_over and group.cancel_scope.deadline == inf:  # no signal came
+        raise FairqError(_CANCELLED)
+
+
+@contextmanager
+def _receiving(*numbers: signal.Signals) -> Iterator[AsyncIterable[int]]:
+    """Receive signals, also those that come while asyncio has left its loop: uvloop's own receiver misses them."""
+    runtime = current_runtime()
+    send, signals = anyio.create_memory_object_stream[int](_MAX_SIGNALS)
+
+    def put(number: int) -> None:
+        with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            send.send_nowait(number)
+
+    def note(number: int, _: object) -> None:
+        runtime.call_from_thread(partial(put, number))
+
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        with send, signals:
+            yield signals
+    finally:
+        for number, function in before.items():
+            signal.signal(number, function)
 
 
 async def _watch_signals(
     app: Works, grace: float, more: Set[int], scope: anyio.CancelScope, *, task_status: TaskStatus[None]
 ) -> None:
     """Stop the worker at a signal; cancel it at another one, if that is one of `more`."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with _receiving(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for number in signals:
-            if scope.deadline == float("inf"):
+            if scope.deadline == inf:
                 scope.deadline = anyio.current_time() + grace
                 app.stop()
-                log.info(_say_stopping(app.running, grace, signal.SIGTERM in more))
+                log.info(_say_stopping(app.running, grace, signal.SIGTERM in more), signal=signal.Signals(number).name)
             elif number in more:
                 signal.setitimer(signal.ITIMER_REAL, KILL_S)
                 scope.cancel()

@@ -5,7 +5,7 @@ The worker runs them for the service, `fairq.testing` runs them in memory; both 
 
 from __future__ import annotations
 
-from asyncio import CancelledError, Future
+from asyncio import Future
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from anyio import get_cancelled_exc_class
 
 from fairq.client.bodies import encode_payload
+from fairq.client.interrupts import is_of_signal
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import Links
 from fairq.client.runtime import is_cancelled
@@ -24,6 +25,7 @@ from fairq.client.timeouts import TimedOut
 from fairq.client.tracebacks import own_frames, traceback_of
 from fairq.client.typed import Misfit
 from fairq.errors import BadRequest, TooLarge
+from fairq.groups import unwrap
 from fairq.log import Log
 from fairq.model.checks import MAX_ERROR_CHARS, bare_id
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, is_last_attempt
@@ -63,7 +65,8 @@ def _verdict_on(task: PushedTask, error: BaseException) -> Settlement:
         case TimedOut():
             return Settlement("nack", task.id, task.lease, None, f"timeout: {error}")
         case _:
-            text = f"{type(error).__name__}: {_text_of(error)}"[:MAX_ERROR_CHARS]
+            cause = unwrap(error)
+            text = f"{type(cause).__name__}: {_text_of(cause)}"[:MAX_ERROR_CHARS]
             return Settlement("nack", task.id, task.lease, None, text)
 
 
@@ -100,20 +103,24 @@ def encode_result(task: Task, value: Any) -> bytes:
         raise Reject(error.message) from None
 
 
-def _is_failure(error: BaseException) -> bool:
-    """True if an error is the handler's own. So are the panics of libraries in Rust, which are not Exceptions.
+def _split(raised: BaseException, is_cancelled: bool) -> tuple[BaseException | None, BaseException | None]:
+    """Split what a handler raised into its failure and the worker's end: its cancellation, or what a signal raised.
 
-    Of a group that holds more than Exceptions, each is looked at by itself.
+    All else is the handler's own, whatever its class: a KeyboardInterrupt or a CancelledError too.
     """
-    others = BaseExceptionGroup | KeyboardInterrupt | GeneratorExit | get_cancelled_exc_class()
-    return isinstance(error, Exception) or not isinstance(error, others)
 
+    def is_own(error: BaseException) -> bool:
+        if isinstance(error, Exception):
+            return True
+        if isinstance(error, BaseExceptionGroup):
+            return False  # each of it is looked at
+        if isinstance(error, GeneratorExit):
+            return not is_cancelled
+        return not is_of_signal(error) and not (is_cancelled and isinstance(error, get_cancelled_exc_class()))
 
-def _failed(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
-    """Split what a handler raised into its failure and what is not its own: cancellation, or ctrl-C."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(_is_failure)
-    return (error, None) if _is_failure(error) else (None, error)
+    if isinstance(raised, BaseExceptionGroup):
+        return raised.split(is_own)
+    return (raised, None) if is_own(raised) else (None, raised)
 
 
 def _log_failure(task: Task, **how: Any) -> None:
@@ -133,13 +140,15 @@ async def perform(
     report: ReportProgress,
     enqueue: Enqueue,
     run_timeout_s: float = inf,
+    is_cancelled: Callable[[], bool] = is_cancelled,
 ) -> tuple[Settlement, BaseException | None]:
     """Run a handler; returns what becomes of its task, and what it raised.
 
-    `sys.exit` and a panic are failures too. Cancelled: it did not end, whatever else it may have raised meanwhile.
+    Whatever it raised has failed its task, unless the worker's own end came through it: see `_split`. Then that is
+    raised, whatever else came with it.
 
     `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one;
-    `run_timeout_s` is the queue's.
+    `run_timeout_s` is the queue's; `is_cancelled()` tells whether the worker is, or has lost this lease.
     """
     id, seen = bare_id(pushed.id), handler.retries.limit(pushed)
     links = Links(queue, pushed.id, pushed.enqueued_at_ms, partial(enqueue, queue, pushed))
@@ -166,13 +175,8 @@ async def perform(
     except (Misfit, NoHandler, TimedOut) as failure:
         error = failure
         _log_failure(task, error=settlement_of(seen, failure).error)
-    except CancelledError as failure:
-        if is_cancelled():
-            raise
-        error = failure  # of another task, for which the handler waited
-        _log_error(task, failure)
     except BaseException as failure:
-        error, rest = _failed(failure)
+        error, rest = _split(failure, is_cancelled())
         if error is None:
             raise
         _log_error(task, error)

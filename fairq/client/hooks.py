@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import define, field
 
+from fairq.client.interrupts import is_of_signal
 from fairq.errors import BadRequest
 from fairq.log import Log, name_of
 
@@ -65,7 +66,9 @@ class Hooks:
             for hook in reversed(self.shutdown):
                 try:
                     await _call(hook)
-                except Exception as error:
+                except BaseException as error:
+                    if isinstance(error, anyio.get_cancelled_exc_class()) or is_of_signal(error):
+                        raise
                     log.error("on_shutdown failed", function=name_of(hook), exc_info=error)
         if scope.cancelled_caught:
             log.error("on_shutdown took too long and was left", limit_s=SHUTDOWN_S)

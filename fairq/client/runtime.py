@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 import anyio
@@ -131,12 +132,39 @@ def in_event_loop() -> bool:
 
 
 def is_cancelled() -> bool:
-    """True if the running asyncio task is being cancelled; a CancelledError may come from another one's end."""
+    """True if a scope around this task is cancelled, or if the event loop is gone."""
     try:
-        task = asyncio.current_task()
-    except RuntimeError:  # it is trio's task, and its errors are no one else's
-        return False
-    return task is not None and task.cancelling() > 0
+        return anyio.current_effective_deadline() == -inf
+    except RuntimeError:
+        return True
+
+
+def native_cancels() -> Callable[[], int]:
+    """Return what counts the calls of asyncio's `cancel` on this task; trio has none."""
+    task = None if in_trio() else asyncio.current_task()
+    return task.cancelling if task is not None else lambda: 0
+
+
+def cancellation_from_here() -> Callable[[], bool]:
+    """Return what says in a task below this one whether it is cancelled from here: by scopes, or along with this one.
+
+    The latter as a program does with all tasks of asyncio's loop when it ends.
+    """
+    cancels = native_cancels()
+    before = cancels()
+    return lambda: is_cancelled() or cancels() > before
+
+
+async def forget_native_cancels() -> None:
+    """Take back asyncio's cancellation of this task, which someone else's code asked for. Raises: the worker's own."""
+    task = asyncio.current_task()
+    while task is not None and task.uncancel():
+        pass
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:  # until Python 3.13 it comes although it was taken back
+        if is_cancelled():
+            raise
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from attrs import define, field
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fairq.client.kinds import QueueHandlers
     from fairq.client.working import Working
     from fairq.model.option_tables import Seconds
+
+Ended = Literal["", "burst", "drained", "stopped", "cancelled", "failed"]
 
 F = TypeVar("F", bound=Function)
 H = TypeVar("H", bound=Hook)
@@ -151,6 +153,8 @@ class Worker:
     async def run(self, *, burst: bool = False, task_status: TaskStatus[None] | None = None) -> None:
         """Work until cancelled or stopped. Cancelled: handlers are cancelled too, and their tasks given back.
 
+        So they are if a signal raises an exception, as ctrl-C does. What handlers raise or cancel ends them only.
+
         `burst`: stop by itself when it holds nothing and a claim on its queues finds nothing; what is delayed, also for
         its next attempt, is not waited for.
         Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token;
@@ -162,8 +166,16 @@ class Worker:
         self._working = Working.of(self)
         if self._is_stopped:
             self._is_stopped = False
-            self._working.stop()
+            self._working.stop("stopped")
         await self._working.run(burst, task_status)
+
+    @property
+    def ended(self) -> Ended:
+        """Why the newest run takes no more tasks; empty while it does.
+
+        Its burst is over, an operator has drained it, `stop` was called, it was cancelled, or it has failed.
+        """
+        return self._working.ended if hasattr(self, "_working") else ""
 
     @property
     def running(self) -> int:
@@ -173,6 +185,6 @@ class Worker:
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled, and at once if it has not begun."""
         if hasattr(self, "_working"):
-            self._working.stop()
+            self._working.stop("stopped")
         else:
             self._is_stopped = True

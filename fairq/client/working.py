@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,8 +28,17 @@ from attrs import define, field
 from fairq.client import tracing
 from fairq.client.driver import Driver
 from fairq.client.handlers import outcome_of, perform
+from fairq.client.interrupts import remembering_interrupts
 from fairq.client.loops import fault_of
-from fairq.client.runtime import Event, Lot, Runtime
+from fairq.client.runtime import (
+    Event,
+    Lot,
+    Runtime,
+    cancellation_from_here,
+    forget_native_cancels,
+    is_cancelled,
+    native_cancels,
+)
 from fairq.client.threads import Threads
 from fairq.client.watchdog import watching
 from fairq.errors import BadRequest, Closed, FairqError, Retryable, SettingsError, Unavailable
@@ -44,12 +53,13 @@ from fairq.wire.worker_session import WorkerSession
 
 if TYPE_CHECKING:
     from fairq.client.tracing import EndSettling
-    from fairq.client.worker import Worker
+    from fairq.client.worker import Ended, Worker
 
 log = Log("fairq.worker")
 
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
+_CANCELLED = "a handler has cancelled the worker's connection or all of its handlers"
 _SEND_TURNS = 16  # how long a task waits for settlements to be sent: they are unless the socket is full
 ASK_S = 30.0  # how long the answers to `idle` and to what a handler enqueues are waited for
 
@@ -89,8 +99,14 @@ class Working:
     run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
     fault: FairqError | None = field(default=None, init=False)  # of the worker, not of a task: it ends
     rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
-    is_stopping: bool = field(default=False, init=False)
+    ended: Ended = field(default="", init=False)  # why it takes no more tasks: the first reason
+    is_cancelled: Callable[[], bool] = field(default=is_cancelled, init=False)  # a handler, from outside of it
     has_rested: bool = field(default=False, init=False)  # no task has come since it was asked whether there are any
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if it takes no more tasks."""
+        return bool(self.ended)
 
     @classmethod
     def of(cls, app: Worker) -> Working:
@@ -124,12 +140,17 @@ class Working:
             "worker started", worker=self.app.name, server=",".join(target.url for target in self.driver.targets),
             queues=",".join(self.driver.session.queues), slots=self.app.concurrency, loop=self.runtime.title,
         )  # fmt: skip
-        await self.app.hooks.start()
+        self.is_cancelled = cancellation_from_here()
         try:
-            with watching(self.runtime):
-                await self._work(burst, task_status)
+            with remembering_interrupts():
+                await self.app.hooks.start()
+                try:
+                    with watching(self.runtime):
+                        await self._work(burst, task_status)
+                finally:
+                    await self.app.hooks.end()
         finally:
-            await self.app.hooks.end()
+            log.info("worker ended", worker=self.app.name, why=self.ended or "failed")
 
     async def _work(self, burst: bool, task_status: TaskStatus[None] | None) -> None:
         """Stay connected and run tasks until idle."""
@@ -141,44 +162,53 @@ class Working:
                     task_status.started()
                 try:
                     await self._run_until_idle(burst)
-                    if self.fault:
-                        raise self.fault
                 finally:
                     await self._give_all_back()
                     connection.cancel()
                     self.threads.close()
                     for end in self.settling.values():
                         end(None, "unknown", "the worker ended without an answer")
+        if self.fault:
+            raise self.fault
 
     async def _run_until_idle(self, burst: bool) -> None:
         """Run tasks until nothing is held and no more are taken."""
+        is_idle = False
         async with anyio.create_task_group() as runners:
             for _ in range(self.app.concurrency):
                 runners.start_soon(self._run_tasks)
             if burst:
                 runners.start_soon(self._stop_when_empty)
             await self.idle.wait()
+            is_idle = True
             runners.cancel_scope.cancel()
+        if not is_idle:
+            self._fail(FairqError(_CANCELLED))
         if burst and not self.driver.session.has_asked:
             why = self.driver.session.obstacle or "no answer"
-            self.fault = self.fault or Unavailable(f"no connection to the server ({why})")
+            self._fail(Unavailable(f"no connection to the server ({why})"))
 
     async def _give_all_back(self) -> None:
         """Give back what no handler has begun, and wait until the server knows how all the others ended."""
-        self.stop()
+        self.stop("cancelled")
         with anyio.move_on_after(GIVE_BACK_S, shield=True):
             while self.driver.session.holding and self.driver.session.is_connected:
                 self.idle = self.runtime.make_event()
                 await self.idle.wait()
 
-    def stop(self) -> None:
+    def stop(self, why: Ended) -> None:
         """Take no more tasks, give back those that wait for a place; `run` returns when the others are settled."""
-        self.is_stopping = True
+        self.ended = self.ended or why
         if self.driver.session.credit:
             self.driver.session.credit = 0
             self.driver.wake_writer()
         self._give_waiting_back()
         self._on_change()
+
+    def _fail(self, fault: FairqError) -> None:
+        """Stop for a fault of the worker; `run` raises the first one."""
+        self.fault = self.fault or fault
+        self.stop("failed")
 
     def _give_waiting_back(self) -> None:
         while self.waiting:  # each goes to the head of its tenant's tasks: the oldest last
@@ -207,19 +237,23 @@ class Working:
                 if isinstance(error, Retryable) and not isinstance(error, Unavailable):
                     continue
                 if not session.fatal:  # `run` raises that
-                    self.fault = error
-                    self.stop()
+                    self._fail(error)
                 return
             if is_empty and self.has_rested and not session.holding:  # a task that came may be there once more
-                self.stop()
+                self.stop("burst")
 
     async def _stay_connected(self, scope: anyio.CancelScope) -> None:
         try:
             with scope:
                 await self.driver.run()
+        except anyio.get_cancelled_exc_class():
+            if not self.is_cancelled():
+                self._fail(FairqError(_CANCELLED))
+            raise
         finally:
             self.idle.set()
         if self.driver.session.fatal and not isinstance(self.driver.session.fatal, Closed):
+            self.ended = self.ended or "failed"
             raise self.driver.session.fatal
 
     def _on_change(self) -> None:
@@ -267,7 +301,7 @@ class Working:
     def _take(self, push: Push | Dismiss) -> None:
         if isinstance(push, Dismiss):
             log.info("an operator drains this worker", worker=self.app.name)
-            self.stop()
+            self.stop("drained")
             return
         if self.is_stopping:
             for task in reversed(push.tasks):
@@ -291,9 +325,8 @@ class Working:
     def _stop_for(self, fault: SettingsError, task: PushedTask) -> Settlement:
         """Stop, since every task would meet this fault of the worker; returns how the first that did goes back."""
         if self.fault is None:
-            self.fault = fault
             log.error("the worker stops", error=fault.message)
-        self.stop()
+        self._fail(fault)
         return Settlement("release", task.id, task.lease, None, fault.message)
 
     def _report(self, queue: str, task: PushedTask, fraction: float, text: str) -> None:
@@ -315,22 +348,29 @@ class Working:
         A runner that wakes and leaves tasks waiting wakes one more before it begins, so there is always one on its way
         while tasks wait; and handlers that never wait are run in a row, without a switch for each.
         """
+        cancels = native_cancels()
         while True:
-            with anyio.CancelScope() as scope:
-                is_whole = True
-                while is_whole:  # a lost lease cancels one task, and then its runner gets a new scope
-                    await self._wait_for_task()
-                    for burst in range(BURST):
-                        if not self.waiting or not is_whole:
-                            break
-                        if burst and self._is_ahead:
-                            self.driver.send_now()
-                            if self._is_ahead:
+            try:
+                with anyio.CancelScope() as scope:
+                    is_whole = True
+                    while is_whole:  # a lost lease cancels one task, and then its runner gets a new scope
+                        await self._wait_for_task()
+                        for burst in range(BURST):
+                            if not self.waiting or not is_whole:
                                 break
-                        next_one = self.waiting.popleft()
-                        if self.waiting and not burst:
-                            self.runners.unpark()
-                        is_whole = await self._perform(*next_one, scope)
+                            if burst and self._is_ahead:
+                                self.driver.send_now()
+                                if self._is_ahead:
+                                    break
+                            next_one = self.waiting.popleft()
+                            if self.waiting and not burst:
+                                self.runners.unpark()
+                            is_whole = await self._perform(*next_one, scope) and not cancels()
+            except anyio.get_cancelled_exc_class():
+                if self.is_cancelled():
+                    raise
+            if cancels():  # a handler's doing, of this task or of another one
+                await forget_native_cancels()
 
     @property
     def _is_ahead(self) -> bool:
@@ -372,8 +412,9 @@ class Working:
         try:
             handler = app.handlers[queue].find(pushed.name)
             settlement, error = await perform(
-                handler, queue, pushed, self.threads, self._report, self._enqueue, self.run_timeouts.get(queue, inf)
-            )
+                handler, queue, pushed, self.threads, self._report, self._enqueue, self.run_timeouts.get(queue, inf),
+                self.is_cancelled,
+            )  # fmt: skip
             outcome = outcome_of(pushed, settlement)
             if error is not None and handler.is_async and (fault := fault_of(error, self.runtime.name, handler)):
                 outcome, settlement = "released", self._stop_for(fault, pushed)
@@ -383,7 +424,7 @@ class Working:
             if settlement is None:
                 outcome = cancelled or "released"
                 if not cancelled:  # it is the worker that is cancelled
-                    self.stop()
+                    self.stop("cancelled")
                     self._release(queue, pushed)
             else:
                 if end := tracing.active.settling(queue, pushed, settlement, outcome):

@@ -20,6 +20,7 @@ from attrs import define, field
 
 from fairq.client import tracing
 from fairq.client.handlers import outcome_of, perform
+from fairq.client.interrupts import remembering_interrupts
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import FairqError, Forbidden
@@ -37,7 +38,7 @@ MAX_RUNS = 100_000  # of handlers in one call, so that tasks that enqueue each o
 
 @asynccontextmanager
 async def _open_tasks() -> AsyncIterator[TaskGroup]:
-    with ungrouped():
+    with remembering_interrupts(), ungrouped():
         async with anyio.create_task_group() as group:
             yield group
 

@@ -115,7 +115,7 @@ def test_a_child_that_dies_is_started_again_under_its_name_and_one_that_is_drain
         id = commands.enqueue("emails", '"slow"')
         pid = int(read_until(process, "begins slow").split()[-1])
         os.kill(pid, signal.SIGKILL)
-        assert "code=-9" in read_until(process, "worker process died")
+        assert "code=-9" in read_until(process, "worker process ended")
         (tmp_path / "slow").touch()
         read_until(process, "ends slow")
         connected(server, 2)
@@ -185,6 +185,7 @@ def test_a_burst_ends_when_all_children_are_done(commands: Commands, server: Ser
         "worker", "mail:app", "--burst", "--processes", "2", "--url", server.url, "--token", "dev-worker", cwd=tmp_path
     )
     assert (done.code, done.out.count("ends quick"), done.out.count(", in ")) == (0, 5, 2), (done.out, done.err)
+    assert done.err.count("worker process is done") == 2, done.err
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ async def test_a_line_at_the_start_and_at_each_loss_and_return_of_the_connection
         f"connected url={service.proxied}",
         f"connection lost; connecting again url={service.proxied}",
         f"connected url={service.proxied}",
+        "worker ended worker=worker-1 why=cancelled",
     ]
 
 
@@ -63,8 +64,8 @@ async def test_a_drained_worker_does_not_say_that_it_connects_again(service: Ser
             await group.start(lambda *, task_status: app.run(task_status=task_status))
             await wait_until(lambda: app._working.driver.session.is_attached)
             await boss.drain_worker("worker-1")
-    told = [line["event"] for line in lines if line["log_level"] != "debug"]
-    assert told[-1] == "an operator drains this worker"
+    told = [line["text"] for line in lines if line["log_level"] != "debug"]
+    assert told[-2:] == ["an operator drains this worker worker=worker-1", "worker ended worker=worker-1 why=drained"]
 
 
 @pytest.mark.parametrize("opened", ["async", "sync"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -199,15 +200,21 @@ async def test_an_endless_chain_of_tasks_is_told(monkeypatch: pytest.MonkeyPatch
     assert MAX_RUNS == 100_000
 
 
-async def test_what_is_no_failure_of_a_handler_comes_out_of_drain_as_it_is() -> None:
+async def test_a_handlers_interrupt_is_its_failure_and_that_of_ctrl_c_comes_out_of_drain() -> None:
     app = fairq.Worker()
 
     @app.task("emails")
     async def send(task: fairq.Task) -> None:
-        raise KeyboardInterrupt
+        if task.payload == "its own":
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     async with fairq.testing.run(app) as service:
-        await service.enqueue("emails", 1)
+        task = await service.enqueue("emails", "its own", max_attempts=3)
+        await service.drain()
+        state = await task.state()
+        assert (state.state, state.attempt, state.error) == ("dead", 3, "KeyboardInterrupt: ")
+        await service.enqueue("emails", "ctrl-C")
         with pytest.raises(KeyboardInterrupt):
             await service.drain()
 

@@ -1,0 +1,77 @@
+"""Which exceptions a signal has raised, as ctrl-C raises KeyboardInterrupt.
+
+Python calls a signal's handler wherever the main thread stands, so what that raises may come out of a task's handler,
+and looks as if that had raised it. One stops the program, the other has failed a task. So while a worker runs, what the
+program has set for SIGINT and SIGTERM is called through `_Remembering`, which keeps the very exception that it raises.
+Under `fairq worker` signals raise nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from attrs import define, field
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+@define(eq=False)
+class _Remembering:
+    """What a signal calls: what it called before."""
+
+    before: Callable[[int, FrameType | None], Any]
+    raised: BaseException | None = field(default=None, init=False)  # the newest
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self.before(number, frame)
+        except BaseException as error:
+            self.raised = error
+            raise
+
+
+_ours: dict[int, _Remembering] = {}  # by the signal's number, while workers run in the main thread
+_runs = 0  # how many do
+
+
+def is_of_signal(error: BaseException) -> bool:
+    """True if it was a signal that raised this exception."""
+    return any(error is each.raised for each in _ours.values())
+
+
+@contextmanager
+def remembering_interrupts() -> Iterator[None]:
+    """Remember what signals raise while this runs. Nothing but the main thread meets that."""
+    global _runs
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if not _runs:
+        _take_over()
+    _runs += 1
+    try:
+        yield
+    finally:
+        _runs -= 1
+        if not _runs:
+            _give_back()
+
+
+def _take_over() -> None:
+    for number in _NUMBERS:
+        if callable(before := signal.getsignal(number)):
+            _ours[number] = ours = _Remembering(before)
+            signal.signal(number, ours)
+
+
+def _give_back() -> None:
+    for number, ours in _ours.items():
+        before = ours.before
+        if signal.getsignal(number) is ours:  # the program has set no other meanwhile
+            signal.signal(number, before)
+    _ours.clear()
