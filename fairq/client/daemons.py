@@ -18,6 +18,8 @@ from attrs import define, field
 
 from fairq.client.runtime import Event, Runtime
 
+_NAME = "fairq handler"
+
 
 @define(eq=False)
 class _Job:
@@ -54,14 +56,16 @@ class DaemonThreads:
 
     def _start(self) -> SimpleQueue[_Job | None]:
         inbox: SimpleQueue[_Job | None] = SimpleQueue()
-        threading.Thread(target=self._work, args=(inbox,), name="fairq handler", daemon=True).start()
+        threading.Thread(target=self._work, args=(inbox,), name=_NAME, daemon=True).start()
         return inbox
 
     def _work(self, inbox: SimpleQueue[_Job | None]) -> None:
-        threadlocals.current_token = self._token
+        threadlocals.current_token, thread = self._token, threading.current_thread()
         while not self._is_closed and (job := inbox.get()) is not None:
             threadlocals.current_cancel_scope = job.scope
             job.context.run(job.call)
+            if thread.name != _NAME:
+                thread.name = _NAME
             self.runtime.call_from_thread(lambda done=job.done: self._ended(done, inbox))  # type: ignore[misc]
             del job, threadlocals.current_cancel_scope
 

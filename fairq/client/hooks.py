@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import Context, copy_context
 from typing import Any
 
 from attrs import define, field
@@ -51,12 +52,14 @@ class Hooks:
         """True if something is to be done around each task."""
         return bool(self.around or self.inside)
 
-    async def start(self) -> None:
-        """Call the functions of on_startup, in order. Raises: what the first one does that fails."""
+    async def start(self) -> Context:
+        """Call the functions of on_startup, in order; returns their context. Raises: what the first that fails does."""
+        context = copy_context()
         for hook in self.startup:
-            await _call(hook)
+            await _call(hook, context)
+        return context
 
-    async def end(self) -> None:
+    async def end(self, context: Context) -> None:
         """Call the functions of on_shutdown, the last one first, for at most SHUTDOWN_S; what they raise is logged."""
         if not self.shutdown:
             return
@@ -65,7 +68,7 @@ class Hooks:
         with anyio.move_on_after(SHUTDOWN_S, shield=True) as scope:
             for hook in reversed(self.shutdown):
                 try:
-                    await _call(hook)
+                    await _call(hook, context)
                 except BaseException as error:
                     if isinstance(error, anyio.get_cancelled_exc_class()) or is_of_signal(error):
                         raise
@@ -74,14 +77,19 @@ class Hooks:
             log.error("on_shutdown took too long and was left", limit_s=SHUTDOWN_S)
 
 
-async def _call(hook: Hook) -> None:
+async def _call(hook: Hook, context: Context) -> None:
     """Call a function in a thread, which goes on if it is left; await what it returns in the loop (`async def`)."""
+    from fairq.client.isolation import in_contexts
     from fairq.client.threads import Threads
 
     threads = Threads(1)
     try:
-        returned = await threads.run(lambda _: hook(), None)
+        returned = await threads.run(lambda _: context.run(hook), None)
     finally:
         threads.close()
     if inspect.isawaitable(returned):
-        await returned
+        await in_contexts(lambda: context, _await(returned))
+
+
+async def _await(returned: Awaitable[Any]) -> None:
+    await returned

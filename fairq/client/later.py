@@ -45,9 +45,7 @@ _OF_CALLS = (
 
 importing = threading.RLock()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release
-    )
+    os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
 
 
 def load() -> None:

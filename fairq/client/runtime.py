@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context, copy_context
 from functools import partial
 from math import inf
 from typing import Any, Protocol
@@ -129,6 +130,11 @@ def in_event_loop() -> bool:
         return in_trio() or bool(asyncio.get_running_loop())
     except RuntimeError:
         return False
+
+
+def current_task() -> Any:
+    """Return the running scheduler task, trio's or asyncio's."""
+    return sys.modules["trio.lowlevel"].current_task() if in_trio() else asyncio.current_task()
 
 
 def is_cancelled() -> bool:
@@ -360,6 +366,7 @@ class _AsyncioEnds:
 
     loop: asyncio.AbstractEventLoop
     due: dict[Send, None] = field(factory=dict, init=False)
+    _context: Context = field(factory=copy_context, init=False)  # not that of the handler which is the first to send
     _ready: Collection[object] = field(init=False)  # what is still to run in this turn; uvloop does not tell
 
     @_ready.default
@@ -369,7 +376,7 @@ class _AsyncioEnds:
     def at_end_of_turn(self, send: Send) -> None:
         """Call `send` once at the end of this turn, however often it is registered until then."""
         if not self.due:
-            self.loop.call_soon(self._send_all)
+            self.loop.call_soon(self._send_all, context=self._context)
         self.due[send] = None
 
     def _send_all(self) -> None:

@@ -113,7 +113,8 @@ class Worker:
     def on_startup(self, function: H) -> H:
         """Call a function when `run` begins, ahead of the first task; `def` in a thread.
 
-        Several are called in the order registered. If one fails, `run` raises that, and takes no task.
+        Several are called in the order registered. If one fails, `run` raises that, and takes no task. Each handler
+        begins in a copy of the context that they leave: it sees the context variables that they set.
         """
         self.hooks.startup.append(function)
         return function

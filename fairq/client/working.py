@@ -1,6 +1,7 @@
 """A run of a worker: connected, its handlers at work.
 
-As many runners as `concurrency` run one task after the other, inside a cancel scope that ends when a lease is lost.
+As many runners as `concurrency` run one task after the other, each in a scheduler task of its own. If a lease is lost,
+or a handler has left something for the next (`fairq.client.isolation`), that ends, and another runner takes its place.
 What a handler returns or raises decides the settlement: see `fairq.client.handlers.settlement_of`.
 
 | a task | is in | until |
@@ -17,6 +18,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,15 +31,14 @@ from fairq.client import tracing
 from fairq.client.driver import Driver
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.interrupts import remembering_interrupts
+from fairq.client.isolation import OwnTask, fresh_contexts, in_fresh_context, keep_running
 from fairq.client.loops import fault_of
 from fairq.client.runtime import (
     Event,
     Lot,
     Runtime,
     cancellation_from_here,
-    forget_native_cancels,
     is_cancelled,
-    native_cancels,
 )
 from fairq.client.threads import Threads
 from fairq.client.watchdog import watching
@@ -92,6 +93,7 @@ class Working:
     runners: Lot
     idle: Event
     threads: Threads = field(init=False)
+    fresh_context: Callable[[], Context] = field(init=False)  # of a handler
     waiting: deque[Waiting] = field(factory=deque, init=False)
     running: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
     cancelled: dict[tuple[str, str, int], str] = field(factory=dict, init=False)  # of `running`: `lost` or `cancelled`
@@ -143,12 +145,13 @@ class Working:
         self.is_cancelled = cancellation_from_here()
         try:
             with remembering_interrupts():
-                await self.app.hooks.start()
+                context = await self.app.hooks.start()
+                self.fresh_context = fresh_contexts(context)
                 try:
                     with watching(self.runtime):
                         await self._work(burst, task_status)
                 finally:
-                    await self.app.hooks.end()
+                    await self.app.hooks.end(context)
         finally:
             log.info("worker ended", worker=self.app.name, why=self.ended or "failed")
 
@@ -176,7 +179,7 @@ class Working:
         is_idle = False
         async with anyio.create_task_group() as runners:
             for _ in range(self.app.concurrency):
-                runners.start_soon(self._run_tasks)
+                runners.start_soon(keep_running, self.fresh_context, self._run_tasks, self.is_cancelled)
             if burst:
                 runners.start_soon(self._stop_when_empty)
             await self.idle.wait()
@@ -342,35 +345,28 @@ class Working:
         (outcome,) = await self.driver.wait(call)
         return str(outcome)
 
-    async def _run_tasks(self) -> None:
-        """Run one task after the other; as many of these run as tasks may run at once.
+    async def _run_tasks(self, own: OwnTask) -> None:
+        """Run one task after the other, until one leaves something behind or is cancelled.
 
-        A runner that wakes and leaves tasks waiting wakes one more before it begins, so there is always one on its way
-        while tasks wait; and handlers that never wait are run in a row, without a switch for each.
+        As many of these run as tasks may run at once. A runner that wakes and leaves tasks waiting wakes one more
+        before it begins, so there is always one on its way while tasks wait; and handlers that never wait are run in a
+        row, without a switch for each.
         """
-        cancels = native_cancels()
         while True:
-            try:
-                with anyio.CancelScope() as scope:
-                    is_whole = True
-                    while is_whole:  # a lost lease cancels one task, and then its runner gets a new scope
-                        await self._wait_for_task()
-                        for burst in range(BURST):
-                            if not self.waiting or not is_whole:
-                                break
-                            if burst and self._is_ahead:
-                                self.driver.send_now()
-                                if self._is_ahead:
-                                    break
-                            next_one = self.waiting.popleft()
-                            if self.waiting and not burst:
-                                self.runners.unpark()
-                            is_whole = await self._perform(*next_one, scope) and not cancels()
-            except anyio.get_cancelled_exc_class():
-                if self.is_cancelled():
-                    raise
-            if cancels():  # a handler's doing, of this task or of another one
-                await forget_native_cancels()
+            await self._wait_for_task()
+            for burst in range(BURST):
+                if not self.waiting:
+                    break
+                if burst and self._is_ahead:
+                    self.driver.send_now()
+                    if self._is_ahead:
+                        break
+                queue, pushed, begin_by = self.waiting.popleft()
+                if self.waiting and not burst:
+                    self.runners.unpark()
+                if not await self._perform(queue, pushed, begin_by, own.scope) or not own.is_unchanged():
+                    return
+                await in_fresh_context()
 
     @property
     def _is_ahead(self) -> bool:

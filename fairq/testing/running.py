@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import Context
 from math import inf
 
 import anyio
@@ -21,6 +22,7 @@ from attrs import define, field
 from fairq.client import tracing
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.interrupts import remembering_interrupts
+from fairq.client.isolation import in_contexts
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import FairqError, Forbidden
@@ -50,6 +52,7 @@ class Memory:
     worker: Worker
     settings: Mapping[str, QueueSettings]
     rng: random.Random
+    fresh_context: Callable[[], Context]  # of a handler
     queues: dict[str, MemoryQueue] = field(factory=dict)
     threads: Threads = field(init=False)
     _running: int = field(default=0, init=False)
@@ -103,6 +106,9 @@ class Memory:
             if name in self.queues and (pushed := self.queues[name].claim(now)):
                 return name, pushed
         return None
+
+    async def _perform_apart(self, name: str, pushed: PushedTask) -> None:
+        await in_contexts(self.fresh_context, self._perform(name, pushed))
 
     async def _perform(self, name: str, pushed: PushedTask) -> None:
         with tracing.active.processing(name, pushed):
@@ -178,7 +184,7 @@ class Memory:
                         )
                     self._running += 1
                     self._in_threads += not self.worker.handlers[found[0]].find(found[1].name).is_async
-                    group.start_soon(self._perform, *found)
+                    group.start_soon(self._perform_apart, *found)
                 due = min((self.queues[name].next_due() for name in self._turns if name in self.queues), default=inf)
                 if self._running:
                     await self._wait(due if due <= end else inf)

@@ -13,6 +13,7 @@ from attrs import define, field
 
 from fairq.client.caller import Caller
 from fairq.client.client import Client
+from fairq.client.isolation import fresh_contexts
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, TenantsRefused
@@ -176,8 +177,8 @@ async def run(
         check_name(queue, "queue"): QueueSettings(**SETTINGS.check(dict(changes), "settings"))
         for queue, changes in (settings or {}).items()
     }
-    await worker.hooks.start()
+    context = await worker.hooks.start()
     try:
-        yield MemoryService.of(Memory(worker, chosen, random.Random(seed)), tenant)
+        yield MemoryService.of(Memory(worker, chosen, random.Random(seed), fresh_contexts(context)), tenant)
     finally:
-        await worker.hooks.end()
+        await worker.hooks.end(context)
