@@ -188,8 +188,9 @@ def _record(name: str, *, may_be_none: bool = False) -> Check:
 
 _ALWAYS = "books"  # which the library reads of every account
 _PACKED: dict[str, Check] = {  # fields that hold more than a number or a text; those that are missing are empty
-    "more": data(255), "settings": _SETTINGS, "books": _record("BOOKS"),
-    "options": _record("OPTIONS", may_be_none=True), "waits": _waits,
+    "more": data(255),
+    "settings": _SETTINGS, "books": _record("BOOKS"), "options": _record("OPTIONS", may_be_none=True),
+    "waits": _waits,
 }  # fmt: skip
 _SPANS = (  # of the options of a schedule's tasks
     "delay", "expires_in", "expires_after_start", "dedupe_period", "result_ttl", "retry_base", "retry_cap",

@@ -87,6 +87,8 @@ def _fill(told: dict[str, Any], record: str) -> None:
         empty = {"settings": {}, "books": None, "options": None, "waits": []}.get(each.name, each.nothing)
         if each.name != "more":
             told.setdefault(each.name, empty)
+        elif told.get("more") == "":  # a dump leaves it out
+            del told["more"]
 
 
 def whole(text: bytes) -> tuple[Any, bytes | None]:
