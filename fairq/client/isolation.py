@@ -61,6 +61,8 @@ def in_contexts(fresh: Callable[[], Context], coroutine: Coroutine[Any, Any, T])
             try:
                 answer = yield waits_for
             except BaseException as error:
+                if error.__traceback__:  # without this frame, so that it ends where it was raised
+                    error.__traceback__ = error.__traceback__.tb_next
                 waits_for = run(coroutine.throw, error)
             else:
                 waits_for = run(send, answer)
@@ -124,7 +126,7 @@ async def _run_in_own_task(fresh: Callable[[], Context], run: Callable[[OwnTask]
     try:
         with ungrouped():
             async with anyio.create_task_group() as group:
-                group.start_soon(begin, group.cancel_scope)
+                group.start_soon(begin, group.cancel_scope, name="fairq runner")
     except RuntimeError as error:  # trio's, when that task ended
         if is_unchanged:
             raise
@@ -134,8 +136,8 @@ async def _run_in_own_task(fresh: Callable[[], Context], run: Callable[[OwnTask]
 def _watch(task: Any) -> Callable[[], bool]:
     """Return what tells whether the running scheduler task is still as it is now."""
     if hasattr(task, "child_nurseries"):  # trio's; nobody can cancel it but by these
-        before: tuple[object, ...] = (task.name, task._cancel_status, [])
-        return lambda: (task.name, task._cancel_status, task.child_nurseries) == before
+        before = (task.name, task._cancel_status)  # the innermost open scope; a nursery has one
+        return lambda: (task.name, task._cancel_status) == before
     name, cancelling = task.get_name, task.cancelling
 
     def look() -> tuple[object, ...]:

@@ -91,7 +91,7 @@ async def test_a_task_of_a_full_frame_costs_a_worker_few_calls_and_instructions(
         with counting(with_instructions=True) as cost:
             await app.run()
     of_task = frames[0].cheapest()
-    assert of_task.calls <= 25
+    assert of_task.calls <= 28  # four of them keep it from the task before
     assert of_task.tasks == 0
     assert of_task.steps <= 0.05
-    assert of_task.instructions <= 690
+    assert of_task.instructions <= 715
