@@ -19,9 +19,6 @@ accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 local HEAD = ACCOUNT.format:match('^[^c]*')    -- up to the length of the name
 local LATER = DETAILS.format:match('^<c4..')   -- of details: tag, pending, delayed
 
--- Taken off the virtual time of a tenant that comes before all others: more than any two differ by. A double of that
--- size is still exact to hundredths of a ms.
-local SOONER = 2 ^ 36
 local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- the store takes at most: a thing, copies of its name, an event
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
@@ -53,9 +50,8 @@ function accounts.expected_of(call, account)
 end
 
 -- Returns how tenants are compared: a function that gives the virtual time by which one is, and how far a dispatch will
--- move it. Each running lease counts as if it took at least what is expected of it. One whose share of the slots has
--- room for one more lease comes before those that have their shares.
-function accounts.comparison(call, slots_per_weight)
+-- move it. Each running lease counts as if it took at least what is expected of it.
+function accounts.comparison(call)
   if call.queue.share == SHARE_COUNT then return function(weight, base) return base, 1 / weight end end
   local mean, at = math.max(call.mean, 1), call.at
   return function(weight, base, starts, expected, leased)
@@ -65,7 +61,6 @@ function accounts.comparison(call, slots_per_weight)
       if age < least then age = least end
       base = base + age / weight
     end
-    if leased + 1 <= weight * slots_per_weight then base = base - SOONER end
     return base, expected / weight
   end
 end

@@ -10,7 +10,7 @@ local REDRAWS = 4    -- tenants that it looks at besides for each pick, while to
 local BLOCKS, WIDEST = 8, 64  -- of a throw: blocks, at least; slots of a block, at most
 local CURSOR = 4     -- picks for which the cursor looks at one tenant
 local PAGE = 1024    -- a class of so many slots is read as a whole
-local PACE = ACCOUNT.format:match('^<.....')  -- what tenants are compared by: weight, base, starts, estimate, leased
+local PACE = ACCOUNT.format:match('^<.......')  -- what tenants are compared by, up to `ready`
 
 local function by_class(one, other) return one.class < other.class end
 
@@ -93,9 +93,15 @@ local function is_out(call, account)
   return true
 end
 
+-- How many more leases of a tenant its share of the slots has room for; below 1: for none.
+function draws.room_of(round, weight, leased)
+  return weight * round.slots_per_weight - leased
+end
+
 -- Looks at tenants: each that can be served is a candidate, once. Returns how many of them are due.
 local function look_at(call, round, tags, due_until)
   local seen, times, of_time, compare, due, n = round.seen, round.times, round.of_time, round.compare, 0, #round.times
+  local slots_per_weight, kept = round.slots_per_weight, round.kept
   local known, opened, unpack_some = call.packed, call.accounts, struct.unpack
   accounts.read(call, tags)
   if call.queue.limited == 1 then
@@ -104,21 +110,27 @@ local function look_at(call, round, tags, due_until)
   for i = 1, #tags do
     local tag = tags[i]
     if seen[tag] == nil then
-      local account, time, step = opened[tag], nil, nil
+      local account, packed, weight, base, starts, estimate, leased, ready, _ = opened[tag], nil, nil, nil, nil, nil
       if not account then
-        local packed = known[tag]
-        if packed then time, step = compare(unpack_some(PACE, packed)) end
+        packed = known[tag]
+        if packed then weight, base, starts, estimate, leased, _, ready = unpack_some(PACE, packed) end
       elseif not is_out(call, account) then
-        time, step = compare(account.weight, account.base, account.starts, account.estimate, account.leased)
+        weight, base, starts, estimate = account.weight, account.base, account.starts, account.estimate
+        leased, ready = account.leased, account.ready
       end
-      seen[tag] = time and of_time[time] or false
-      if time then
+      if weight then
+        local time, step = compare(weight, base, starts, estimate, leased)
+        local room = weight * slots_per_weight - leased
         n = n + 1
-        times[n], of_time[time] = time, tag
-        if time <= due_until + step / 2 then due = due + 1 end
+        times[n], seen[tag], of_time[time] = time, of_time[time] or false, tag
+        if room >= 1 then kept = kept + math.min(room - room % 1, ready) end
+        if room >= 1 or time <= due_until + step / 2 then due = due + 1 end
+      else
+        seen[tag] = false
       end
     end
   end
+  round.kept = kept
   return due
 end
 
@@ -130,9 +142,8 @@ function draws.look(call, round)
   local queue, line, wanted, tags = call.queue, draws.read_line(call), round.wanted, {}
   if line.tenants == 0 then return end
   local is_shared_by_time = queue.share == SHARE_TIME and queue.weight_sum > 0
-  local has_shares = is_shared_by_time and queue.slots > 0
-  local slots_per_weight = has_shares and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
-  round.compare, round.seen, round.of_time = accounts.comparison(call, slots_per_weight), {}, {}
+  round.slots_per_weight = is_shared_by_time and (queue.running + wanted) / queue.weight_sum or 0
+  round.compare, round.seen, round.of_time = accounts.comparison(call), {}, {}
   local ahead = is_shared_by_time and call.mean / 2 / queue.weight_sum or 0
   local due_until = queue.level + queue.running * ahead
   if line.tenants <= math.max(FEW, LOOKS * wanted) then
@@ -154,13 +165,19 @@ function draws.look(call, round)
   table.sort(round.times)
 end
 
--- Takes the tenant that is to be served next out of the round. Returns its tag; nil if the round knows of none.
-function draws.take(round)
+-- Takes the tenant that is to be served next out of the round, and those before it that would take others' room.
+-- Returns its tag; nil if the round knows of none.
+function draws.take(call, round)
   local time = round.times[round.next]
-  if not time then return nil end
-  local tag = round.of_time[time]
-  round.next, round.of_time[time] = round.next + 1, round.seen[tag]
-  return tag
+  while time do
+    local tag = round.of_time[time]
+    round.next, round.of_time[time] = round.next + 1, round.seen[tag]
+    if round.wanted - round.count > round.kept then return tag end
+    local account = accounts.at(call, tag)
+    if draws.room_of(round, account.weight, account.leased) >= 1 then return tag end
+    time = round.times[round.next]
+  end
+  return nil
 end
 
 -- Puts back the tenant that was taken last: it is not served now.
