@@ -51,17 +51,19 @@ end
 
 -- Returns how tenants are compared: a function that gives the virtual time by which one is, and how far a dispatch will
 -- move it. Each running lease counts as if it took at least what is expected of it.
-function accounts.comparison(call)
-  if call.queue.share == SHARE_COUNT then return function(weight, base) return base, 1 / weight end end
+function accounts.comparison(call, slots_per_weight)
+  if call.queue.share == SHARE_COUNT then return function(weight, base) return base, 1 / weight, 0 end end
   local mean, at = math.max(call.mean, 1), call.at
-  return function(weight, base, starts, expected, leased)
+  return function(weight, base, starts, expected, leased, _, ready)
     if expected < mean then expected = mean end
+    local room = weight * slots_per_weight - leased
     if leased > 0 then
       local age, least = leased * at - starts, leased * expected
       if age < least then age = least end
       base = base + age / weight
     end
-    return base, expected / weight
+    if room < 1 then return base, expected / weight, 0 end
+    return base, expected / weight, math.min(room - room % 1, ready)
   end
 end
 

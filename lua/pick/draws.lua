@@ -93,16 +93,15 @@ local function is_out(call, account)
   return true
 end
 
--- How many more leases of a tenant its share of the slots has room for; below 1: for none.
-function draws.room_of(round, weight, leased)
-  return weight * round.slots_per_weight - leased
+-- True if the tenant's share of the slots has room for one more lease.
+function draws.has_room(round, account)
+  return account.weight * round.slots_per_weight - account.leased >= 1
 end
 
 -- Looks at tenants: each that can be served is a candidate, once. Returns how many of them are due.
 local function look_at(call, round, tags, due_until)
   local seen, times, of_time, compare, due, n = round.seen, round.times, round.of_time, round.compare, 0, #round.times
-  local slots_per_weight, kept = round.slots_per_weight, round.kept
-  local known, opened, unpack_some = call.packed, call.accounts, struct.unpack
+  local kept, known, opened, unpack_some = round.kept, call.packed, call.accounts, struct.unpack
   accounts.read(call, tags)
   if call.queue.limited == 1 then
     for _, tag in ipairs(tags) do accounts.at(call, tag) end
@@ -110,23 +109,20 @@ local function look_at(call, round, tags, due_until)
   for i = 1, #tags do
     local tag = tags[i]
     if seen[tag] == nil then
-      local account, packed, weight, base, starts, estimate, leased, ready, _ = opened[tag], nil, nil, nil, nil, nil
+      local account, time, step, room = opened[tag], nil, nil, nil
       if not account then
-        packed = known[tag]
-        if packed then weight, base, starts, estimate, leased, _, ready = unpack_some(PACE, packed) end
+        local packed = known[tag]
+        if packed then time, step, room = compare(unpack_some(PACE, packed)) end
       elseif not is_out(call, account) then
-        weight, base, starts, estimate = account.weight, account.base, account.starts, account.estimate
-        leased, ready = account.leased, account.ready
+        time, step, room = compare(account.weight, account.base, account.starts, account.estimate, account.leased,
+          account.loan, account.ready)
       end
-      if weight then
-        local time, step = compare(weight, base, starts, estimate, leased)
-        local room = weight * slots_per_weight - leased
+      seen[tag] = time and of_time[time] or false
+      if time then
         n = n + 1
-        times[n], seen[tag], of_time[time] = time, of_time[time] or false, tag
-        if room >= 1 then kept = kept + math.min(room - room % 1, ready) end
-        if room >= 1 or time <= due_until + step / 2 then due = due + 1 end
-      else
-        seen[tag] = false
+        times[n], of_time[time] = time, tag
+        kept = kept + room
+        if room > 0 or time <= due_until + step / 2 then due = due + 1 end
       end
     end
   end
@@ -137,13 +133,13 @@ end
 -- Looks at as many tenants as the round may need. Running leases count as what is expected of them, which puts tenants
 -- ahead of the clock: on average by `ahead` for each of these leases. The round may serve the tenants in `times`, from
 -- `next` on: their virtual times, in order. `of_time` maps a time to a tenant's tag. `seen` maps a tag to another one
--- of the same time, or to false.
+-- of the same time, or to false. So many of the wanted picks are `kept` for tenants whose shares have room.
 function draws.look(call, round)
   local queue, line, wanted, tags = call.queue, draws.read_line(call), round.wanted, {}
   if line.tenants == 0 then return end
   local is_shared_by_time = queue.share == SHARE_TIME and queue.weight_sum > 0
   round.slots_per_weight = is_shared_by_time and (queue.running + wanted) / queue.weight_sum or 0
-  round.compare, round.seen, round.of_time = accounts.comparison(call), {}, {}
+  round.compare, round.seen, round.of_time = accounts.comparison(call, round.slots_per_weight), {}, {}
   local ahead = is_shared_by_time and call.mean / 2 / queue.weight_sum or 0
   local due_until = queue.level + queue.running * ahead
   if line.tenants <= math.max(FEW, LOOKS * wanted) then
@@ -165,16 +161,15 @@ function draws.look(call, round)
   table.sort(round.times)
 end
 
--- Takes the tenant that is to be served next out of the round, and those before it that would take others' room.
--- Returns its tag; nil if the round knows of none.
+-- Takes the tenant that is to be served next out of the round, and those before it that would take the slots that are
+-- kept for others. Returns its tag; nil if the round knows of none.
 function draws.take(call, round)
   local time = round.times[round.next]
   while time do
     local tag = round.of_time[time]
     round.next, round.of_time[time] = round.next + 1, round.seen[tag]
     if round.wanted - round.count > round.kept then return tag end
-    local account = accounts.at(call, tag)
-    if draws.room_of(round, account.weight, account.leased) >= 1 then return tag end
+    if draws.has_room(round, accounts.at(call, tag)) then return tag end
     time = round.times[round.next]
   end
   return nil
@@ -187,10 +182,11 @@ function draws.untake(round, tag)
 end
 
 -- A tenant has been served, and has more tasks. It comes again at its new virtual time, behind the others of that time.
-function draws.give_back(round, tag, time)
+-- `room`: how many picks are kept for it.
+function draws.give_back(round, tag, time, room)
   local times, of_time, seen, place = round.times, round.of_time, round.seen, round.next
   local latest, behind = times[round.most], #times + 1
-  if latest and time >= latest then return end
+  if latest and time >= latest and room == 0 then return end
   while place < behind do
     local middle = math.floor((place + behind) / 2)
     if times[middle] < time then place = middle + 1 else behind = middle end

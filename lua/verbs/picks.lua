@@ -109,14 +109,15 @@ local function serve(call, round, account, is_drawn)
   if is_drawn then queue.level = math.max(queue.level, accounts.vtime_of(call, account)) end
   if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then
     if queue.reserve > 0 then reserve.lend(call, account) end
-    if is_drawn and draws.room_of(round, account.weight, account.leased) >= 1 then round.kept = round.kept - 1 end
+    if is_drawn and draws.has_room(round, account) then round.kept = round.kept - 1 end
     local count = round.count + 1
     round.count, round.tenants[count], round.moves[count] = count, account.tag, charges.dispatch(call, account)
     dispatch(call, round, account)
   end
   if is_drawn and account.standing ~= 0 then
-    local time = round.compare(account.weight, account.base, account.starts, account.estimate, account.leased)
-    draws.give_back(round, account.tag, time)
+    local time, _, room = round.compare(account.weight, account.base, account.starts, account.estimate,
+      account.leased, account.loan, account.ready)
+    draws.give_back(round, account.tag, time, room)
   end
 end
 
@@ -153,10 +154,11 @@ local function serve_packed(call, round)
         count = count + 1
         round.tenants[count] = tag
       end
-      local again, latest = round.compare(weight, base, starts, estimate, leased), times[wanted]
-      if not latest or again < latest then
+      local again, _, room = round.compare(weight, base, starts, estimate, leased, loan, ready)
+      local latest = times[wanted]
+      if not latest or again < latest or room > 0 then
         round.next = place
-        draws.give_back(round, tag, again)
+        draws.give_back(round, tag, again, room)
         time = times[place]
       end
     end
@@ -168,16 +170,16 @@ end
 
 -- Makes up to `wanted` picks. They are in order, as columns: pick i is of the tenant with the tag tenants[i], and with
 -- `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed. Each
--- tenant that is taken is served or repays a loan, so those behind the first `most` times are not taken. Returns also
--- whether it found nothing to do, and whether that is since the free slots are kept for tenants that have nothing
--- running.
+-- tenant that is taken is served or repays a loan, so those behind the first `most` times are not taken. (Where others are
+-- left out before them, picks are left for those only that have room.) Returns also whether it found nothing to do, and
+-- whether that is since the free slots are kept for tenants that have nothing running.
 function picks.round(call, wanted)
   local queue, woken, has_popped = call.queue, read_woken(call, wanted)
   local is_full = queue.reserve > 0 and reserve.is_full(call)
   local is_plain = queue.share == SHARE_TIME and queue.limited + queue.reserve + queue.loans == 0
-  local round = {wanted = wanted, most = wanted + queue.loans, times = {}, next = 1, compare = false, kept = 0, slots_per_weight = 0,
-    of_time = false, seen = false, woken = woken, next_woken = 1, popped = #woken, tenants = {}, names = {}, moves = {},
-    count = 0}
+  local round = {wanted = wanted, most = wanted + queue.loans, times = {}, next = 1, compare = false,
+    slots_per_weight = 0, kept = 0, of_time = false, seen = false, woken = woken, next_woken = 1, popped = #woken,
+    tenants = {}, names = {}, moves = {}, count = 0}
   if queue.servable > 0 and not is_full then draws.look(call, round) end
   while round.count < wanted and queue.servable > 0 and call.costly < COSTLY_PER_CALL do
     if is_plain and not woken[round.next_woken] then serve_packed(call, round) end
