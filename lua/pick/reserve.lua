@@ -25,22 +25,25 @@
 
 local NO_LOAN, LOAN, GIFT = accounts.NO_LOAN, accounts.LOAN, accounts.GIFT
 
--- How many leases may be ordinary.
-local function ordinary_slots(queue)
-  return math.max(1, queue.slots - math.ceil(queue.slots * queue.reserve / 100))
+-- How many slots there are, and how many leases may be ordinary. A claim's own places are there, whatever it tells.
+local function slots_of(call)
+  local queue = call.queue
+  local slots = math.max(queue.slots, call.proven_slots)
+  return slots, math.max(1, slots - math.ceil(slots * queue.reserve / 100))
 end
 
 -- True if none but kept slots are left.
 function reserve.is_full(call)
-  local queue = call.queue
-  return queue.leased - queue.loans >= ordinary_slots(queue)
+  local queue, _, ordinary = call.queue, slots_of(call)
+  return queue.leased - queue.loans >= ordinary
 end
 
 -- How many slots are kept, if none but those are left; else 0.
 function reserve.kept(call)
   local queue = call.queue
   if queue.reserve == 0 or not reserve.is_full(call) then return 0 end
-  return math.max(0, queue.slots - ordinary_slots(queue))
+  local slots, ordinary = slots_of(call)
+  return math.max(0, slots - ordinary)
 end
 
 -- True if tenants that have leases may be served, now that a lease has ended.

@@ -226,7 +226,7 @@ end
 function claim.carry_out(call, claim)
   local queue = call.queue
   local has_changed = claim.slots ~= queue.slots
-  queue.slots = claim.slots
+  queue.slots, call.proven_slots = claim.slots, queue.leased + claim.limit
   local rounds, only_reserve_left = fill(call, claim)
   local is_short = #claim.ids < claim.limit
   if rounds > 0 or has_changed or is_short and queue.hungry == 0 then

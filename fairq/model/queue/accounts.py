@@ -172,7 +172,8 @@ class Accounts(Limiting):
     @property
     def ordinary_slots(self) -> int:
         """Return how many leases may be ordinary."""
-        return max(1, self.slots - math.ceil(self.slots * self.reserve / 100))
+        slots = max(self.slots, self.proven_slots)
+        return max(1, slots - math.ceil(slots * self.reserve / 100))
 
     def is_full(self) -> bool:
         """True if none but kept slots are left."""
