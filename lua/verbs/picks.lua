@@ -150,13 +150,10 @@ local function serve_packed(call, round)
       touched[tag] = leased == 1 and estimate > 0  -- then its rate is what it was
         or seats.class_for(call, class, weight, starts, estimate, leased) == class
       round.names[tag] = name
-      for _ = 1, often do
-        count = count + 1
-        round.tenants[count] = tag
-      end
+      for i = count + 1, count + often do round.tenants[i] = tag end
+      count = count + often
       local again, _, room = round.compare(weight, base, starts, estimate, leased, loan, ready)
-      local latest = times[wanted]
-      if not latest or again < latest or room > 0 then
+      if room > 0 or not times[wanted] or again < times[wanted] then
         round.next = place
         draws.give_back(round, tag, again, room)
         time = times[place]
@@ -168,11 +165,11 @@ local function serve_packed(call, round)
   round.next, round.count, round.kept, queue.level = place, count, kept, level
 end
 
--- Makes up to `wanted` picks. They are in order, as columns: pick i is of the tenant with the tag tenants[i], and with
--- `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed. Each
--- tenant that is taken is served or repays a loan, so those behind the first `most` times are not taken. (Where others are
--- left out before them, picks are left for those only that have room.) Returns also whether it found nothing to do, and
--- whether that is since the free slots are kept for tenants that have nothing running.
+-- Makes up to `wanted` picks. They are in order, as columns: pick i is of the tenant with the tag tenants[i], and
+-- with `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed.
+-- Each tenant that is taken is served or repays a loan, so those behind the first `most` times are not taken: once
+-- one has been left out, since all picks that are left are kept, only those with room are. Returns also whether it
+-- found nothing to do, and whether that is since the free slots are kept for tenants that have nothing running.
 function picks.round(call, wanted)
   local queue, woken, has_popped = call.queue, read_woken(call, wanted)
   local is_full = queue.reserve > 0 and reserve.is_full(call)

@@ -30,7 +30,9 @@ def off(fleet: Fleet, got: dict[str, float], slack: float) -> dict[str, float]:
     unit = sum(got.values()) / sum(sender.weight for sender in fleet.senders.values())
     due = {name: unit * sender.weight for name, sender in fleet.senders.items()}
     return {
-        name: round(got[name] / each, 2) for name, each in due.items() if abs(got[name] - each) > max(0.05 * each, slack)
+        name: round(got[name] / each, 2)
+        for name, each in due.items()
+        if abs(got[name] - each) > max(0.05 * each, slack)
     }
 
 
