@@ -17,7 +17,7 @@ import fairq
 from fairq.model.tasks import NewTask, Settlement
 from fairq.store.embedded import embedded_store
 from fairq.store.store import Store
-from loadtest import bounds, trials
+from loadtest import bounds, several, trials
 from loadtest.cases import BOUNDS, CASES, scaled
 from loadtest.figures import Lag, Record, Verdict, judge, read_records, share_error, spread
 from loadtest.pictures import new_grid, save
@@ -41,6 +41,7 @@ class Sizes:
     dispatches: tuple[int, ...] = (20_000, 100_000)
     flood: int = 20_000
     share_seconds: float = 15.0
+    several_seconds: float = 30.0
     seconds: float = 240.0
     lengths: Lengths = field(factory=Lengths)
     cases: tuple[str, ...] = tuple(case.name for case in CASES)
@@ -50,7 +51,7 @@ class Sizes:
 
 
 QUICK = Sizes(
-    tenants=100, dispatches=(2_000,), flood=600, share_seconds=2.0, seconds=30.0,
+    tenants=100, dispatches=(2_000,), flood=600, share_seconds=2.0, several_seconds=2.0, seconds=30.0,
     lengths=Lengths(seconds=0.6, sample_s=0.03, window_s=0.2, limit=30.0),
     cases=("trickle", "lone-tenant", "delayed-herd", "weight-change-live"), fifo=("lone-tenant",),
     bounds=("gives-back", "joins-beside-limit"), bounds_scale=0.1,
@@ -234,13 +235,16 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
     ):
         scenario = Fairness(server, operator, sizes, progress)
         quiet, share = await scenario.quiet(), await scenario.share()
+        queues, of_queues = await several.measure(server, operator, sizes.several_seconds, sizes.seconds, progress)
         cases = [case for case in CASES if case.name in sizes.cases]
         windowed = [scaled(case, sizes.bounds_scale) for case in BOUNDS if case.name in sizes.bounds]
         scorecard, verdict = await trials.measure(
             server, operator, sizes.lengths, cases, sizes.fifo, windowed, progress
         )
-    verdicts = {"lag": lag.pop("verdict"), **scenario.verdicts, "scorecard": verdict}
-    return {"lag": lag, "quiet": quiet, "share": share, "scorecard": scorecard, "verdicts": verdicts}
+    verdicts = {"lag": lag.pop("verdict"), **scenario.verdicts, "several queues": of_queues, "scorecard": verdict}
+    return {
+        "lag": lag, "quiet": quiet, "share": share, "several": queues, "scorecard": scorecard, "verdicts": verdicts,
+    }  # fmt: skip
 
 
 def tables(part: Mapping[str, Any]) -> list[Table]:
@@ -270,6 +274,7 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
             f"largest error: {share['lease_error']:.1%} of a tenant's due in lease time (what fairq charges),"
             f" {share['handler_error']:.1%} in handler time",
         ),
+        several.table(part["several"]),
         _scorecard_table(part["scorecard"]),
         bounds.table(part["scorecard"]),
     ]  # fmt: skip

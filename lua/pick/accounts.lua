@@ -19,9 +19,6 @@ accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 local HEAD = ACCOUNT.format:match('^[^c]*')    -- up to the length of the name
 local LATER = DETAILS.format:match('^<c4..')   -- of details: tag, pending, delayed
 
--- Taken off the virtual time of a tenant that comes before all others: more than any two differ by. A double of that
--- size is still exact to hundredths of a ms.
-local SOONER = 2 ^ 36
 local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- the store takes at most: a thing, copies of its name, an event
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
@@ -53,20 +50,20 @@ function accounts.expected_of(call, account)
 end
 
 -- Returns how tenants are compared: a function that gives the virtual time by which one is, and how far a dispatch will
--- move it. Each running lease counts as if it took at least what is expected of it. One whose share of the slots has
--- room for one more lease comes before those that have their shares.
+-- move it. Each running lease counts as if it took at least what is expected of it.
 function accounts.comparison(call, slots_per_weight)
-  if call.queue.share == SHARE_COUNT then return function(weight, base) return base, 1 / weight end end
+  if call.queue.share == SHARE_COUNT then return function(weight, base) return base, 1 / weight, 0 end end
   local mean, at = math.max(call.mean, 1), call.at
-  return function(weight, base, starts, expected, leased)
+  return function(weight, base, starts, expected, leased, _, ready)
     if expected < mean then expected = mean end
+    local room = weight * slots_per_weight - leased
     if leased > 0 then
       local age, least = leased * at - starts, leased * expected
       if age < least then age = least end
       base = base + age / weight
     end
-    if leased + 1 <= weight * slots_per_weight then base = base - SOONER end
-    return base, expected / weight
+    if room < 1 then return base, expected / weight, 0 end
+    return base, expected / weight, math.min(room - room % 1, ready)
   end
 end
 

@@ -10,7 +10,7 @@ local REDRAWS = 4    -- tenants that it looks at besides for each pick, while to
 local BLOCKS, WIDEST = 8, 64  -- of a throw: blocks, at least; slots of a block, at most
 local CURSOR = 4     -- picks for which the cursor looks at one tenant
 local PAGE = 1024    -- a class of so many slots is read as a whole
-local PACE = ACCOUNT.format:match('^<.....')  -- what tenants are compared by: weight, base, starts, estimate, leased
+local PACE = ACCOUNT.format:match('^<.......')  -- what tenants are compared by, up to `ready`
 
 local function by_class(one, other) return one.class < other.class end
 
@@ -93,10 +93,15 @@ local function is_out(call, account)
   return true
 end
 
+-- True if the tenant's share of the slots has room for one more lease.
+function draws.has_room(round, account)
+  return account.weight * round.slots_per_weight - account.leased >= 1
+end
+
 -- Looks at tenants: each that can be served is a candidate, once. Returns how many of them are due.
 local function look_at(call, round, tags, due_until)
   local seen, times, of_time, compare, due, n = round.seen, round.times, round.of_time, round.compare, 0, #round.times
-  local known, opened, unpack_some = call.packed, call.accounts, struct.unpack
+  local kept, known, opened, unpack_some = round.kept, call.packed, call.accounts, struct.unpack
   accounts.read(call, tags)
   if call.queue.limited == 1 then
     for _, tag in ipairs(tags) do accounts.at(call, tag) end
@@ -104,35 +109,37 @@ local function look_at(call, round, tags, due_until)
   for i = 1, #tags do
     local tag = tags[i]
     if seen[tag] == nil then
-      local account, time, step = opened[tag], nil, nil
+      local account, time, step, room = opened[tag], nil, nil, nil
       if not account then
         local packed = known[tag]
-        if packed then time, step = compare(unpack_some(PACE, packed)) end
+        if packed then time, step, room = compare(unpack_some(PACE, packed)) end
       elseif not is_out(call, account) then
-        time, step = compare(account.weight, account.base, account.starts, account.estimate, account.leased)
+        time, step, room = compare(account.weight, account.base, account.starts, account.estimate, account.leased,
+          account.loan, account.ready)
       end
       seen[tag] = time and of_time[time] or false
       if time then
         n = n + 1
         times[n], of_time[time] = time, tag
-        if time <= due_until + step / 2 then due = due + 1 end
+        kept = kept + room
+        if room > 0 or time <= due_until + step / 2 then due = due + 1 end
       end
     end
   end
+  round.kept = kept
   return due
 end
 
 -- Looks at as many tenants as the round may need. Running leases count as what is expected of them, which puts tenants
 -- ahead of the clock: on average by `ahead` for each of these leases. The round may serve the tenants in `times`, from
 -- `next` on: their virtual times, in order. `of_time` maps a time to a tenant's tag. `seen` maps a tag to another one
--- of the same time, or to false.
+-- of the same time, or to false. So many of the wanted picks are `kept` for tenants whose shares have room.
 function draws.look(call, round)
   local queue, line, wanted, tags = call.queue, draws.read_line(call), round.wanted, {}
   if line.tenants == 0 then return end
   local is_shared_by_time = queue.share == SHARE_TIME and queue.weight_sum > 0
-  local has_shares = is_shared_by_time and queue.slots > 0
-  local slots_per_weight = has_shares and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
-  round.compare, round.seen, round.of_time = accounts.comparison(call, slots_per_weight), {}, {}
+  round.slots_per_weight = is_shared_by_time and (queue.running + wanted) / queue.weight_sum or 0
+  round.compare, round.seen, round.of_time = accounts.comparison(call, round.slots_per_weight), {}, {}
   local ahead = is_shared_by_time and call.mean / 2 / queue.weight_sum or 0
   local due_until = queue.level + queue.running * ahead
   if line.tenants <= math.max(FEW, LOOKS * wanted) then
@@ -154,13 +161,18 @@ function draws.look(call, round)
   table.sort(round.times)
 end
 
--- Takes the tenant that is to be served next out of the round. Returns its tag; nil if the round knows of none.
-function draws.take(round)
+-- Takes the tenant that is to be served next out of the round, and those before it that would take the slots that are
+-- kept for others. Returns its tag; nil if the round knows of none.
+function draws.take(call, round)
   local time = round.times[round.next]
-  if not time then return nil end
-  local tag = round.of_time[time]
-  round.next, round.of_time[time] = round.next + 1, round.seen[tag]
-  return tag
+  while time do
+    local tag = round.of_time[time]
+    round.next, round.of_time[time] = round.next + 1, round.seen[tag]
+    if round.wanted - round.count > round.kept then return tag end
+    if draws.has_room(round, accounts.at(call, tag)) then return tag end
+    time = round.times[round.next]
+  end
+  return nil
 end
 
 -- Puts back the tenant that was taken last: it is not served now.
@@ -170,10 +182,11 @@ function draws.untake(round, tag)
 end
 
 -- A tenant has been served, and has more tasks. It comes again at its new virtual time, behind the others of that time.
-function draws.give_back(round, tag, time)
+-- `room`: how many picks are kept for it.
+function draws.give_back(round, tag, time, room)
   local times, of_time, seen, place = round.times, round.of_time, round.seen, round.next
   local latest, behind = times[round.most], #times + 1
-  if latest and time >= latest then return end
+  if latest and time >= latest and room == 0 then return end
   while place < behind do
     local middle = math.floor((place + behind) / 2)
     if times[middle] < time then place = middle + 1 else behind = middle end

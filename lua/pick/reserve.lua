@@ -2,12 +2,13 @@
 --
 -- The reserve: slots that are kept for tenants that have nothing running.
 --
--- Theory. Of S slots attached to the queue (a claim says how many) K = ceil(S * reserve / 100) are kept, but never the
--- last one, so that a tenant which comes while long tasks fill the others need not wait for one of them to end. Serving
--- only tenants with nothing running beyond S - K leases would do that, but break the weights: while enough of them
--- wait, each would get one slot and no more, whatever its weight. So leases that begin in kept slots are *loans*: they
--- do not count among the S - K *ordinary* ones, and are repaid when the fair pick has come to their tenants. The queue
--- is *full* while S - K leases or more are ordinary.
+-- Theory. Of S slots attached to the queue K = ceil(S * reserve / 100) are kept, but never the last one, so that a
+-- tenant which comes while long tasks fill the others need not wait for one of them to end. A claim tells S; there
+-- are at least as many as there are leases and as the claim asks for. Serving only tenants with nothing running
+-- beyond S - K leases would keep them, but break the weights: while enough of them wait, each would get one slot and
+-- no more, whatever its weight. So leases that begin in kept slots are *loans*: they do not count among the S - K
+-- *ordinary* ones, and are repaid when the fair pick has come to their tenants. The queue is *full* while S - K
+-- leases or more are ordinary.
 --
 -- 1. While it is not full, the picked tenant is served. If it has a loan, its lease becomes an ordinary one instead.
 -- 2. While it is full, only tenants with nothing running are picked, and those below their guarantee: the wake list
@@ -25,22 +26,25 @@
 
 local NO_LOAN, LOAN, GIFT = accounts.NO_LOAN, accounts.LOAN, accounts.GIFT
 
--- How many leases may be ordinary.
-local function ordinary_slots(queue)
-  return math.max(1, queue.slots - math.ceil(queue.slots * queue.reserve / 100))
+-- How many slots there are, and how many leases may be ordinary.
+local function slots_of(call)
+  local queue = call.queue
+  local slots = math.max(queue.slots, call.proven_slots)
+  return slots, math.max(1, slots - math.ceil(slots * queue.reserve / 100))
 end
 
 -- True if none but kept slots are left.
 function reserve.is_full(call)
-  local queue = call.queue
-  return queue.leased - queue.loans >= ordinary_slots(queue)
+  local queue, _, ordinary = call.queue, slots_of(call)
+  return queue.leased - queue.loans >= ordinary
 end
 
 -- How many slots are kept, if none but those are left; else 0.
 function reserve.kept(call)
   local queue = call.queue
   if queue.reserve == 0 or not reserve.is_full(call) then return 0 end
-  return math.max(0, queue.slots - ordinary_slots(queue))
+  local slots, ordinary = slots_of(call)
+  return math.max(0, slots - ordinary)
 end
 
 -- True if tenants that have leases may be served, now that a lease has ended.

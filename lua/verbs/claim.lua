@@ -226,7 +226,7 @@ end
 function claim.carry_out(call, claim)
   local queue = call.queue
   local has_changed = claim.slots ~= queue.slots
-  queue.slots = claim.slots
+  queue.slots, call.proven_slots = claim.slots, queue.leased + claim.limit
   local rounds, only_reserve_left = fill(call, claim)
   local is_short = #claim.ids < claim.limit
   if rounds > 0 or has_changed or is_short and queue.hungry == 0 then
@@ -243,8 +243,8 @@ end
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
 --   argv  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an earlier call under this name
 --         may have been carried out: what it took is given once more, and nothing else  6 the server's own time in ms
---         (may be empty or left out): see calls.confirm  7 how many slots are attached to the queue, over all servers
---         (may be empty or left out: as many as before)
+--         (may be empty or left out): see calls.confirm  7 how many slots are attached to the queue, over all servers,
+--         for the reserve (may be empty or left out: as many as before)
 --   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of those whose
 --         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a

@@ -77,7 +77,7 @@ end
 -- none, and whether it is drawn.
 local function pick(call, round)
   local woken, is_full, best = round.woken[round.next_woken], call.queue.reserve > 0 and reserve.is_full(call), nil
-  if is_full then best = reserve.first_idle(call, round) else best = draws.take(round) end
+  if is_full then best = reserve.first_idle(call, round) else best = draws.take(call, round) end
   if not woken or best and drawn_wins(call, woken, accounts.at(call, best)) then return best, not is_full end
   if best and not is_full then draws.untake(round, best) end
   round.next_woken, woken.is_on_wake_list = round.next_woken + 1, 0
@@ -109,13 +109,15 @@ local function serve(call, round, account, is_drawn)
   if is_drawn then queue.level = math.max(queue.level, accounts.vtime_of(call, account)) end
   if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then
     if queue.reserve > 0 then reserve.lend(call, account) end
+    if is_drawn and draws.has_room(round, account) then round.kept = round.kept - 1 end
     local count = round.count + 1
     round.count, round.tenants[count], round.moves[count] = count, account.tag, charges.dispatch(call, account)
     dispatch(call, round, account)
   end
   if is_drawn and account.standing ~= 0 then
-    local time = round.compare(account.weight, account.base, account.starts, account.estimate, account.leased)
-    draws.give_back(round, account.tag, time)
+    local time, _, room = round.compare(account.weight, account.base, account.starts, account.estimate,
+      account.leased, account.loan, account.ready)
+    draws.give_back(round, account.tag, time, room)
   end
 end
 
@@ -125,6 +127,7 @@ end
 local function serve_packed(call, round)
   local queue, at, packed, touched, level = call.queue, call.at, call.packed, call.touched, call.queue.level
   local times, of_time, place, wanted, count = round.times, round.of_time, round.next, round.wanted, round.count
+  local slots_per_weight, kept = round.slots_per_weight, round.kept
   local time = times[place]
   while time and count < wanted do
     local tag, often = of_time[time], 1
@@ -133,45 +136,47 @@ local function serve_packed(call, round)
     local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =
       struct.unpack(NAMED, account)
     if is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then break end
+    local has_room = weight * slots_per_weight - leased >= 1
     place, of_time[time] = place + 1, round.seen[tag]
     time = times[place]
-    if not time then often = math.min(wanted - count, ready - 1) end
-    local vtime = base + (leased * at - starts) / weight
-    if vtime > level then level = vtime end
-    starts, leased, ready = starts + often * at, leased + often, ready - often
-    packed[tag] = struct.pack(SERVED, weight, base, starts, estimate, leased, loan, ready, account:sub(KEPT_AT))
-    if touched[tag] == nil then touched[#touched + 1] = tag end
-    touched[tag] = leased == 1 and estimate > 0  -- then its rate is what it was
-      or seats.class_for(call, class, weight, starts, estimate, leased) == class
-    round.names[tag] = name
-    for _ = 1, often do
-      count = count + 1
-      round.tenants[count] = tag
-    end
-    local again, latest = round.compare(weight, base, starts, estimate, leased), times[wanted]
-    if not latest or again < latest then
-      round.next = place
-      draws.give_back(round, tag, again)
-      time = times[place]
+    if has_room or wanted - count > kept then
+      if has_room then kept = kept - 1 end
+      if not time then often = math.min(wanted - count, ready - 1) end
+      local vtime = base + (leased * at - starts) / weight
+      if vtime > level then level = vtime end
+      starts, leased, ready = starts + often * at, leased + often, ready - often
+      packed[tag] = struct.pack(SERVED, weight, base, starts, estimate, leased, loan, ready, account:sub(KEPT_AT))
+      if touched[tag] == nil then touched[#touched + 1] = tag end
+      touched[tag] = leased == 1 and estimate > 0  -- then its rate is what it was
+        or seats.class_for(call, class, weight, starts, estimate, leased) == class
+      round.names[tag] = name
+      for i = count + 1, count + often do round.tenants[i] = tag end
+      count = count + often
+      local again, _, room = round.compare(weight, base, starts, estimate, leased, loan, ready)
+      if room > 0 or not times[wanted] or again < times[wanted] then
+        round.next = place
+        draws.give_back(round, tag, again, room)
+        time = times[place]
+      end
     end
   end
   local served = count - round.count
   queue.ready, queue.leased, queue.running = queue.ready - served, queue.leased + served, queue.running + served
-  round.next, round.count, queue.level = place, count, level
+  round.next, round.count, round.kept, queue.level = place, count, kept, level
 end
 
--- Makes up to `wanted` picks. They are in order, as columns: pick i is of the tenant with the tag tenants[i], and with
--- `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed. Each
--- tenant that is taken is served or repays a loan, so those behind the first `most` times are not taken. Returns also
--- whether it found nothing to do, and whether that is since the free slots are kept for tenants that have nothing
--- running.
+-- Makes up to `wanted` picks. They are in order, as columns: pick i is of the tenant with the tag tenants[i], and
+-- with `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed.
+-- Each tenant that is taken is served or repays a loan, so those behind the first `most` times are not taken: once
+-- one has been left out, since all picks that are left are kept, only those with room are. Returns also whether it
+-- found nothing to do, and whether that is since the free slots are kept for tenants that have nothing running.
 function picks.round(call, wanted)
   local queue, woken, has_popped = call.queue, read_woken(call, wanted)
   local is_full = queue.reserve > 0 and reserve.is_full(call)
   local is_plain = queue.share == SHARE_TIME and queue.limited + queue.reserve + queue.loans == 0
   local round = {wanted = wanted, most = wanted + queue.loans, times = {}, next = 1, compare = false,
-    of_time = false, seen = false, woken = woken, next_woken = 1, popped = #woken, tenants = {}, names = {}, moves = {},
-    count = 0}
+    slots_per_weight = 0, kept = 0, of_time = false, seen = false, woken = woken, next_woken = 1, popped = #woken,
+    tenants = {}, names = {}, moves = {}, count = 0}
   if queue.servable > 0 and not is_full then draws.look(call, round) end
   while round.count < wanted and queue.servable > 0 and call.costly < COSTLY_PER_CALL do
     if is_plain and not woken[round.next_woken] then serve_packed(call, round) end

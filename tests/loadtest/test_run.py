@@ -87,6 +87,7 @@ def test_quick_run_of_everything_accounts_for_every_task_and_draws_what_it_found
     assert {"trickle", "lone-tenant", "delayed-herd", "weight-change-live"} == set(cases)
     assert cases["lone-tenant"]["makespan_to_fifo"] > 0
     assert all(0 < case["jain"] <= 1 for name, case in cases.items() if name != "lone-tenant")
+    assert all(row["tasks"] for row in report["fairness"]["several"]["tenants"])
     bounds = {case["name"]: case for case in report["fairness"]["scorecard"]["bounds"]}
     assert {"gives-back", "joins-beside-limit"} == set(bounds)
     assert all(found["got"] > 0 for case in bounds.values() for found in case["tenants"])

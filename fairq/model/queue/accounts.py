@@ -14,7 +14,6 @@ from fairq.model.waiting import AT_MAX_RUNNING
 
 OUT, AWAKE = 0, -1
 LOAN, GIFT = 1, 2
-SOONER = 2.0**36
 
 
 @define(eq=False)
@@ -90,7 +89,6 @@ class Accounts(Limiting):
         self.loans = 0
         self.idle: set[str] = set()
         self.kept: list[tuple[str, int, float, float]] = []
-        self.slots_per_weight: float = 0
         self.passed_over: set[Tenant] = set()  # by the claim that is under way
 
     def touch(self, name: str) -> Tenant:
@@ -119,8 +117,7 @@ class Accounts(Limiting):
         """Return the virtual time by which the tenant is compared."""
         if self.share:
             return t.base
-        time = t.base + max(t.leased * self.expected_of(t), self.age_of(t)) / t.weight
-        return time - SOONER if t.leased + 1 <= t.weight * self.slots_per_weight else time
+        return t.base + max(t.leased * self.expected_of(t), self.age_of(t)) / t.weight
 
     def rate_of(self, t: Tenant) -> float:
         """Return the tenant's part of the dispatches."""
@@ -175,7 +172,8 @@ class Accounts(Limiting):
     @property
     def ordinary_slots(self) -> int:
         """Return how many leases may be ordinary."""
-        return max(1, self.slots - math.ceil(self.slots * self.reserve / 100))
+        slots = max(self.slots, self.proven_slots)
+        return max(1, slots - math.ceil(slots * self.reserve / 100))
 
     def is_full(self) -> bool:
         """True if none but kept slots are left."""

@@ -40,6 +40,7 @@ class Claiming(Batching):
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, first_lease_at(int(now)))
         has_changed, only_reserve_left, self.slots = slots != self.slots, False, slots
+        self.proven_slots = self.leased + limit
         self.passed_over, self.late_of = set(), Counter[Tenant]()
         rounds, self.kept = 0, [("", self.blocked, now, now)] if self.blocked else []
         while (
@@ -65,6 +66,7 @@ class Claiming(Batching):
             if is_short:
                 self.hungry, self.readied = 1, self.readied or (self.servable > 0 and not only_reserve_left)
             self.close(now)
+        self.proven_slots = 0
         return leased
 
     def lease(self, p: Pick, worker: str, now: float, number: int, leased: list[tuple[str, int, int]]) -> bool:

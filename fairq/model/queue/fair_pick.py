@@ -32,14 +32,20 @@ class Round:
     `looked`: not served yet. `back`: served, with more tasks.
     """
 
-    def __init__(self, line: Line, wanted: int) -> None:
+    def __init__(self, line: Line, wanted: int, slots_per_weight: float) -> None:
         self.line = line
-        self.wanted = wanted
+        self.wanted = wanted  # picks that are still to be made
+        self.slots_per_weight = slots_per_weight
+        self.kept = 0  # of them, for tenants whose shares have room
         self.tenants = sum(len(seats) for _, seats in line)
         self.seen: set[Tenant] = set()
         self.looked: list[tuple[float, Tenant]] = []
         self.back: list[tuple[float, Tenant]] = []
         self.is_begun = False
+
+    def room_of(self, t: Tenant) -> int:
+        """Return how many more leases the tenant's share of the slots has room for."""
+        return max(0, math.floor(t.weight * self.slots_per_weight - t.leased))
 
     def first(self) -> list[tuple[float, Tenant]]:
         """Return the list whose first tenant comes next."""
@@ -63,7 +69,9 @@ class FairPick(Accounts):
                     continue
                 time = self.tentative_of(t)
                 round.looked.append((time, t))
-                due += time <= latest + self.expected_of(t) / t.weight / 2
+                room = round.room_of(t)
+                round.kept += min(room, len(t.ready))
+                due += room > 0 or time <= latest + self.expected_of(t) / t.weight / 2
         return due
 
     def throw(self, line: Line, count: int, random_values: Iterator[float]) -> list[Tenant]:
@@ -109,8 +117,12 @@ class FairPick(Accounts):
         if not round.is_begun and round.tenants:
             round.is_begun = True
             self.look(round, random_values)
-        first = round.first()
-        return first[0][1] if first else None
+        while first := round.first():
+            t = first[0][1]
+            if round.wanted > round.kept or round.room_of(t):
+                return t
+            del first[0]  # it would take others' room
+        return None
 
     def give_back(self, round: Round, t: Tenant) -> None:
         """Let a served tenant be chosen again, if it has a slot and more tasks."""
@@ -160,9 +172,10 @@ class FairPick(Accounts):
         """
         has_popped = not self.passed_over.issuperset(list(self.wake)[:wanted])
         woken, again = self.pop_woken(wanted), 0
-        has_slots = self.slots > 0 and self.weight_sum > 0 and not self.share
-        self.slots_per_weight = (self.slots - self.leased + self.running) / self.weight_sum if has_slots else 0
-        round = Round([(2.0**c, list(seats)) for c, seats in sorted(self.classes.items()) if seats], wanted)
+        has_shares = self.weight_sum > 0 and not self.share
+        slots_per_weight = (self.running + wanted) / self.weight_sum if has_shares else 0
+        line = [(2.0**c, list(seats)) for c, seats in sorted(self.classes.items()) if seats]
+        round = Round(line, wanted, slots_per_weight)
         picks: list[Pick] = []
         while len(picks) < wanted and self.servable > 0 and self.cost < self.costly:
             t = self.pick(woken, round, random_values)
@@ -174,6 +187,7 @@ class FairPick(Accounts):
                 self.give_back(round, t)
                 continue
             self.lend(t)
+            round.wanted, round.kept = round.wanted - 1, round.kept - (t.slot > 0 and round.room_of(t) > 0)
             if t.cause and t.name not in {name for name, *_ in self.kept}:
                 self.kept.append((t.name, t.cause, t.out_at, t.let_in_at))
             picks.append(Pick(t, t.ready.popleft(), self.charge(t)))

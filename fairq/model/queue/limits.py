@@ -42,7 +42,8 @@ class Limiting:
         self.hours: dict[str, tuple[str, bool, float]] = {}  # text, is open, changes at
         self.blocked = 0
         self.sweeping = 0
-        self.slots = 0  # attached to the queue
+        self.slots = 0  # attached to the queue, as claims tell
+        self.proven_slots = 0  # that there are, since the claim that is under way asks for so many
         self.cost = 0  # of the picks of a call
 
     def set_for(self, name: str) -> dict[str, float]:
