@@ -69,6 +69,7 @@ SETTINGS: dict[str, list[int]] = {
     "dead_keep_ms": [10**6, LEASE, 14 * 86_400_000],
     "dead_keep": [1000, 1000, 2, 0],
     "max_tenants": [1_000_000, 1_000_000, 1_000_000, 3, 2, 1_000_000],
+    "queue_weight": [1_000, 2_500, 1, 10_000_000],
 }
 LIMITED: dict[str, list[float]] = {
     "max_running": [-1, 0, 1, 2],
@@ -330,8 +331,9 @@ class QueueMachine(RuleBasedStateMachine):
         leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
         drawn, witness = iter(random_values), self.witness(behind) or inf
         self.same(leases, known or self.model.claim(self.now, drawn, name, limit, self.attached, witness))
-        number, wanted, kept, run_timeout_ms = reply[2], reply[3], reply[5], reply[HEAD - 1]
+        number, wanted, kept, run_timeout_ms, weight = reply[2], reply[3], reply[5], reply[HEAD - 2], reply[HEAD - 1]
         self.same(run_timeout_ms, self.model.settings["run_timeout_ms"])
+        self.same(weight, self.model.settings["queue_weight"])
         self.same(number, self.model.claims[name] if leases else 0)
         self.same({id.decode() for id in wanted}, {id for id, *_ in leases if self.model.records[id].result_ttl})
         self.same([(kept[i].decode(), *kept[i + 1 : i + 4]) for i in range(0, len(kept), 4)], self.model.kept)
