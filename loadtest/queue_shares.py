@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -61,6 +60,11 @@ class QueueShares:
         starts += read_records(record)
         self.verdicts[f"queues of a worker, {name}"] = judge(ids, [entry.id for entry in starts], left=left)
 
+    async def _given(self, queue: str) -> float:
+        """Return how much worker time a queue's tenants have had, in s."""
+        states = (await self.operator.request("tenants", {"queue": queue}))["tenants"]
+        return sum(float(state["delivered"]) for state in states)
+
     async def parts(self, name: str, queues: Mapping[str, tuple[float, int]]) -> dict[str, Any]:
         """Measure each queue's part of a worker's time while all of them have tasks, one tenant in each."""
         names = {f"sleep-{name}-{key}": each for key, each in queues.items()}
@@ -73,26 +77,24 @@ class QueueShares:
             count = int(2 * self.sizes.seconds * SLOTS * weight / weight_sum / ms * 1000) + 100
             async with self._client(queue) as client:
                 ids += [task.id for task in await client.enqueue_many(queue, [{"ms": ms}] * count)]
-        async with self._worker(name, list(names), ids) as starts:
+        async with self._worker(name, list(names), ids) as _:
             for queue in names:
                 await self.operator.request("set_paused", {"paused": False, "queue": queue})
             self.progress.say(f"queues of a worker, {name}: {self.sizes.seconds:g} s")
             await trio.sleep(self.sizes.seconds)
+            given = {queue: await self._given(queue) for queue in names}
             for queue in names:
                 if not (await queue_state(self.operator, queue))["ready"]:
                     raise RunFailed(f"queues of a worker, {name}: {queue} ran out of tasks")
-        worked = defaultdict[str, float](float)
-        for entry in starts:
-            worked[entry.tenant] += entry.worked_ms / 1000
         weights = {queue: weight for queue, (weight, _) in names.items()}
         rows = [
             {
                 "queue": queue, "weight": weight, "task_ms": ms, "due": weight / weight_sum,
-                "part": worked[queue] / sum(worked.values()),
+                "part": given[queue] / sum(given.values()),
             }
             for queue, (weight, ms) in names.items()
         ]  # fmt: skip
-        return {"rows": rows, "error": share_error(weights, worked)}
+        return {"rows": rows, "error": share_error(weights, given)}
 
     async def quick(self) -> dict[str, float]:
         """Measure how long short tasks of quiet tenants wait beside another queue's long ones."""

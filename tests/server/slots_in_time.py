@@ -20,11 +20,11 @@ class Queue:
 
     lengths: Iterator[float]
     tasks: int | None = None
-    is_away: bool = False  # its claims are never answered
     given_s: float = field(default=0.0, init=False)
     running: int = field(default=0, init=False)
-    is_claiming: bool = field(default=False, init=False)
+    claiming: int = field(default=0, init=False)  # slots for which a claim is under way
     starts: list[float] = field(factory=list, init=False)  # when its tasks began
+    ends: list[float] = field(factory=list, init=False)
 
 
 @define(eq=False)
@@ -80,7 +80,7 @@ class Slots:
 
     def _pass(self, time: float) -> None:
         for queue in self.queues.values():
-            queue.given_s += queue.running * (time - self.now)
+            queue.given_s += (queue.running + queue.claiming) * (time - self.now)
         for each in self.workers:
             if any(self.queues[name].tasks != 0 for name in each.names):
                 self.idle_s += (each.slots - each.used) * (time - self.now)
@@ -93,18 +93,17 @@ class Slots:
                 continue
             for name, slots in self.accounts.divide(each.slots - each.used, waiting, self.now).items():
                 queue = self.queues[name]
-                if slots and not queue.is_claiming:
-                    queue.is_claiming = True
-                    self.accounts.reserve(name, slots)
+                if slots and not queue.claiming:
+                    queue.claiming = slots
+                    self.accounts.reserve(name, slots, self.now)
                     each.used += slots
-                    if not queue.is_away:
-                        self.at(self.now + self.claim_s, partial(self._claimed, each, name, slots))
+                    self.at(self.now + self.claim_s, partial(self._claimed, each, name, slots))
 
     def _claimed(self, workers: Workers, name: str, slots: int) -> None:
         queue = self.queues[name]
         tasks = slots if queue.tasks is None else min(slots, queue.tasks)
-        queue.is_claiming = False
-        self.accounts.reserve(name, 0)
+        queue.claiming = 0
+        self.accounts.reserve(name, 0, self.now)
         workers.used -= slots - tasks
         if tasks < slots:
             self.accounts.set_waiting(name, False, self.now)
@@ -118,6 +117,7 @@ class Slots:
 
             def end(began: float = began) -> None:
                 queue.running -= 1
+                queue.ends.append(self.now)
                 workers.used -= 1
                 self.accounts.charge(name, -1, began, self.now)
 

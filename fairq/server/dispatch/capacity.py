@@ -174,7 +174,7 @@ class QueueCapacity:
             some = pool.share(min(tasks - reserved, pool.part(self.queue)))
             _reserve(some)
             reserved += sum(some.values())
-            self.accounts.reserve(self.queue, reserved)
+            self.accounts.reserve(self.queue, reserved, turn_time())
             shares |= some
         return shares
 
@@ -187,7 +187,7 @@ class QueueCapacity:
                 for pool in self.shared:
                     pool.changed(worker)
         if self.shared:
-            self.accounts.reserve(self.queue, 0)
+            self.accounts.reserve(self.queue, 0, turn_time())
             self.wake()
 
     def wake(self) -> None:

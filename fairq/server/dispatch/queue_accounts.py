@@ -1,14 +1,14 @@
 """Which queue gets the next free slot of a worker that serves several: a server's account of its queues, without I/O.
 
 A queue's virtual time is the worker time that it was given here, divided by its weight: running leases count as they
-run. Of the queues that wait, the one with the least is next. Two rules keep that fair:
+run, and slots that are reserved for a claim as long as it is under way. Of the queues that wait, the one with the least is next. Two rules keep that fair:
 
 - A queue that begins to wait starts no lower than the least of those that wait beside it, or, if none does, the most of
   all. So a queue without tasks saves nothing up, one that returns is still charged for what it had while others waited,
   and a queue with nothing running gets the next slot that falls free. Nothing is preempted.
-- Who is next is decided by what is promised, too: a lease will run for as long as its queue's leases usually do, or has
-  run longer. So a queue of long tasks gets no second slot before its first one counts. This only guides: what is
-  charged is the time that passes.
+- What is promised counts, too: a lease will run for as long as its queue's leases usually do, unless it already has. So
+  a queue of long tasks gets no second slot before its first one counts. This only guides: what is charged is the time
+  that passes.
 
 Where workers differ in their queues, one queue's other workers may give it more than the rest can ever have. It leaves
 the slots that it shares with them to them, which is fair; but when those other workers have gone, it would wait until
@@ -50,20 +50,23 @@ class _Queue:
 
     def at(self, now: float) -> float:
         """Return its virtual time."""
-        return self.vtime + self.running * (now - self.moved_at) / self.weight
+        return self.vtime + (self.running + self.reserved) * (now - self.moved_at) / self.weight
 
     def move(self, now: float) -> None:
         """Charge the time that has passed."""
         self.vtime, self.moved_at = self.at(now), now
 
-    @property
-    def usual_s(self) -> float:
-        """How long the lease lasts that runs at a random moment; 0: unknown."""
-        return max(self._square / self._mean, _SHORTEST_S) if self._mean else 0.0
+    def _ages(self, now: float) -> float:
+        return self.running * now - self.starts
+
+    def usual_s(self, now: float) -> float:
+        """Return how long the lease lasts that runs at a random moment, or has lasted until now; 0: unknown."""
+        known = max(self._square / self._mean, _SHORTEST_S) if self._mean else 0.0
+        return max(known, self._ages(now) / self.running) if self.running else known
 
     def promised(self, now: float, usual_s: float) -> float:
         """Return the virtual time that it will have when all that runs, or is about to, has run as long as usual."""
-        left = max(0.0, self.running * usual_s - (self.running * now - self.starts)) + self.reserved * usual_s
+        left = max(0.0, self.running * usual_s - self._ages(now)) + self.reserved * usual_s
         return self.at(now) + left / self.weight
 
     def charge(self, leases: int, began_at: float, now: float) -> None:
@@ -120,10 +123,11 @@ class QueueAccounts:
             self.changes += 1
             of.charge(leases, began_at, now)
 
-    def reserve(self, queue: str, slots: int) -> None:
+    def reserve(self, queue: str, slots: int, now: float) -> None:
         """Note for how many slots a queue's claim is under way; 0: none is."""
         if of := self._queues.get(queue):
             self.changes += 1
+            of.move(now)
             of.reserved = slots
 
     def set_waiting(self, queue: str, is_waiting: bool, now: float) -> None:
@@ -146,11 +150,11 @@ class QueueAccounts:
 
     def divide(self, free: int, queues: Sequence[str], now: float) -> dict[str, int]:
         """Divide free slots among queues that wait: each goes to the one that is furthest behind by then."""
-        found = [(name, self._queues[name]) for name in queues]
-        usual_s = max((each.usual_s for _, each in found), default=0.0) or _SHORTEST_S  # of those of unknown lengths
+        found = [(name, self._queues[name], self._queues[name].usual_s(now)) for name in queues]
+        longest_s = max((usual_s for _, _, usual_s in found), default=0.0) or _SHORTEST_S
         line = []
-        for name, each in found:
-            one_s = each.usual_s or usual_s
+        for name, each, usual_s in found:
+            one_s = usual_s or longest_s  # nothing is known of a new queue's leases
             line.append((each.promised(now, one_s), each.waits, name, one_s / each.weight))
         heapify(line)
         parts = dict.fromkeys(queues, 0)
