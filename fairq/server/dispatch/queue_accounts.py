@@ -1,7 +1,8 @@
 """Which queue gets the next free slot of a worker that serves several: a server's account of its queues, without I/O.
 
 A queue's virtual time is the worker time that it was given here, divided by its weight: running leases count as they
-run, and slots that are reserved for a claim as long as it is under way. Of the queues that wait, the one with the least is next. Two rules keep that fair:
+run, and slots that are reserved for a claim as long as it is under way. Of the queues that wait, the one with the least
+is next. Two rules keep that fair:
 
 - A queue that begins to wait starts no lower than the least of those that wait beside it, or, if none does, the most of
   all. So a queue without tasks saves nothing up, one that returns is still charged for what it had while others waited,
@@ -84,7 +85,7 @@ class _Queue:
 class QueueAccounts:
     """The accounts of all queues that share workers of one server. `now`: in seconds, and never less than before."""
 
-    changes: int = field(default=0, init=False)  # so many; what was asked before the last may be answered differently
+    changes: int = field(default=0, init=False)  # so many; so an answer from before the last may be out of date
     _queues: dict[str, _Queue] = field(factory=dict, init=False)
     _beginnings: count[int] = field(factory=lambda: count(1), init=False)
 
