@@ -91,7 +91,7 @@ class Slots:
             waiting = self.accounts.waiting(each.names)
             if each.used >= each.slots or not waiting:
                 continue
-            for name, slots in self.accounts.divide(each.slots - each.used, waiting, self.now).items():
+            for name, slots in self.accounts.divide(each.slots - each.used, each.slots, waiting, self.now).items():
                 queue = self.queues[name]
                 if slots and not queue.claiming:
                     queue.claiming = slots

@@ -146,7 +146,7 @@ def test_all_free_slots_go_to_queues_that_wait(told: list[tuple[float, bool, int
         accounts.charge(name, running, now, now)
         accounts.set_waiting(name, is_waiting, now)
     waiting = accounts.waiting(names)
-    parts = accounts.divide(free, waiting, now + 1.0)
+    parts = accounts.divide(free, 0, waiting, now + 1.0)
     assert parts.keys() == set(waiting)
     assert sum(parts.values()) == (free if waiting else 0)
     assert min(parts.values(), default=0) >= 0

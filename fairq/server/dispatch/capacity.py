@@ -112,7 +112,7 @@ class Pool(Capacity):
         if self._parts_of != (now, self.accounts.changes):
             waiting = self.accounts.waiting(self.queues)
             free = self.free(_ENOUGH * len(waiting)) if waiting else 0
-            self._parts = self.accounts.divide(free, waiting, now) if free else {}
+            self._parts = self.accounts.divide(free, self.offered, waiting, now) if free else {}
             self._parts_of = now, self.accounts.changes
         return self._parts.get(queue, 0)
 

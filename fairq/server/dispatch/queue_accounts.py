@@ -11,6 +11,9 @@ is next. Two rules keep that fair:
   a queue of long tasks gets no second slot before its first one counts. This only guides: what is charged is the time
   that passes.
 
+A queue that is next gets as many short tasks in a row as take all slots GRAIN_S: else each claim of many queues would
+bring one.
+
 Where workers differ in their queues, one queue's other workers may give it more than the rest can ever have. It leaves
 the slots that it shares with them to them, which is fair; but when those other workers have gone, it would wait until
 the rest had caught up. So when slots go, and when a weight changes, all accounts start anew.
@@ -30,6 +33,7 @@ from itertools import count
 
 from attrs import define, field
 
+GRAIN_S = 0.01
 _SHORTEST_S = 0.001  # how long a lease counts at least
 _LATEST = 0.1  # the weight of a queue's latest lease in its usual length
 
@@ -149,8 +153,8 @@ class QueueAccounts:
         """Return which of these queues wait."""
         return [name for name in queues if self._queues[name].waits]
 
-    def divide(self, free: int, queues: Sequence[str], now: float) -> dict[str, int]:
-        """Divide free slots among queues that wait: each goes to the one that is furthest behind by then."""
+    def divide(self, free: int, slots: int, queues: Sequence[str], now: float) -> dict[str, int]:
+        """Divide the free ones of some slots among queues that wait: they go to the one furthest behind by then."""
         found = [(name, self._queues[name], self._queues[name].usual_s(now)) for name in queues]
         longest_s = max((usual_s for _, _, usual_s in found), default=0.0) or _SHORTEST_S
         line = []
@@ -162,7 +166,8 @@ class QueueAccounts:
         while free > 0 and line:
             by_then, waits, name, one = line[0]
             second = min(line[1:3])[0] if len(line) > 1 else by_then + free * one
-            some = min(free, max(1, int((second - by_then) / one)))  # until it is no longer the last
+            in_a_row = slots * GRAIN_S / (one * self._queues[name].weight)
+            some = min(free, max(1, int((second - by_then) / one), int(in_a_row)))  # until it is no longer the last
             parts[name] += some
             free -= some
             heapreplace(line, (by_then + some * one, waits, name, one))
