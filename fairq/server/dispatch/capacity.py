@@ -168,11 +168,17 @@ class QueueCapacity:
     def reserve(self, tasks: int) -> dict[Worker, int]:
         """Reserve places for up to `tasks` tasks, so that no other queue uses them; returns how many of each worker."""
         shares = self.own.share(tasks)
-        _reserve(shares)
-        reserved = sum(shares.values()) if self.shared else tasks
+        for worker, share in shares.items():
+            worker.account.reserved += share
+        return self._reserve_shared(tasks, shares) if self.shared else shares
+
+    def _reserve_shared(self, tasks: int, shares: dict[Worker, int]) -> dict[Worker, int]:
+        """Add to shares of the queue's own workers those of shared ones, up to `tasks` in all."""
+        reserved = 0
         for pool in self.shared:
-            some = pool.share(min(tasks - reserved, pool.part(self.queue)))
-            _reserve(some)
+            some = pool.share(min(tasks - sum(shares.values()), pool.part(self.queue)))
+            for worker, share in some.items():
+                worker.account.reserved += share
             reserved += sum(some.values())
             self.accounts.reserve(self.queue, reserved, turn_time())
             shares |= some
@@ -194,8 +200,3 @@ class QueueCapacity:
         """Have all queues that share workers with this one look at the free slots again."""
         for pool in self.shared:
             pool.wake()
-
-
-def _reserve(shares: Mapping[Worker, int]) -> None:
-    for worker, share in shares.items():
-        worker.account.reserved += share

@@ -83,23 +83,24 @@ class Dispatcher:
     def notify(self) -> None:
         """Note that there may be work."""
         self.claiming.notify()
-        self._tell_waiting(True)
+        if self.capacity.shared:
+            self._tell_waiting(True)
         before_sending(self._decide)
 
     def _tell_waiting(self, may_have_tasks: bool) -> None:
         """Tell the account of the queues whether this one waits for slots of shared workers; if not, others may."""
-        if self.capacity.shared:
-            is_waiting = may_have_tasks and not self._is_late
-            self.accounts.set_waiting(self.queue, is_waiting, turn_time())
-            if not is_waiting:
-                self.capacity.wake()
+        is_waiting = may_have_tasks and not self._is_late
+        self.accounts.set_waiting(self.queue, is_waiting, turn_time())
+        if not is_waiting:
+            self.capacity.wake()
 
     def cover(self, tasks: int) -> bool:
         """Claim tasks that are about to be enqueued; returns whether a claim for all of them leaves in the same turn.
 
         Then the enqueue need not notify other servers.
         """
-        self._tell_waiting(True)
+        if self.capacity.shared:
+            self._tell_waiting(True)
         now, offered = turn_time(), self.capacity.offered
         enough = max(self.claiming.covered + tasks, math.ceil(self.claiming.places(offered, now)))
         before_sending(self._decide)
@@ -112,7 +113,8 @@ class Dispatcher:
 
     def claim_first(self) -> bool:
         """Claim before the other servers look; returns whether there is any room."""
-        self._tell_waiting(True)
+        if self.capacity.shared:
+            self._tell_waiting(True)
         before_sending(self._decide)
         return self.claiming.claim_first(self.capacity.free(1))
 
@@ -178,7 +180,8 @@ class Dispatcher:
     def credit_changed(self, worker: Worker) -> None:
         """Note that such a worker's credit or room has changed."""
         self.capacity.own.changed(worker)
-        self.look()
+        if not self.claiming.is_empty:
+            before_sending(self._decide)
 
     def share(self, pool: Pool) -> None:
         """Start to give tasks to workers that serve other queues, too."""
@@ -211,14 +214,17 @@ class Dispatcher:
     def _decide(self) -> None:
         """Begin what is to be done now, unless a claim is under way."""
         if self._is_claiming or self._taskless is None:
-            self._lend_if_late()
+            if self.capacity.shared:
+                self._lend_if_late()
             return
+        offered = self.capacity.offered
         free = 0 if self.claiming.is_empty else self.capacity.free(MOST_TASKS)
-        step, until = self.claiming.step(free, self.capacity.offered, turn_time())
+        step, until = self.claiming.step(free, offered, turn_time())
         if step is Step.CLAIM:
-            self._shares = self.capacity.reserve(self.claiming.wanted(self.capacity.offered))
+            self._shares = self.capacity.reserve(self.claiming.wanted(offered))
         if step is Step.SLEEP:
-            self._decide_by(until)
+            if until < self._pace.deadline:
+                self._decide_by(until)
         elif step is Step.PASS_ON:
             self._taskless.begin_from_end(self.pass_on())
             self._decide()
@@ -228,8 +234,9 @@ class Dispatcher:
         elif self._shares or self.claiming.phase is Phase.IN_DOUBT:
             self._is_claiming = True
             self._taskless.begin_from_end(self._claim_and_decide())
-            self._late_at = turn_time() + LATE_S
-            self._lend_if_late()
+            if self.capacity.shared:
+                self._late_at = turn_time() + LATE_S
+                self._lend_if_late()
 
     def _decide_by(self, time: float) -> None:
         if time < self._pace.deadline:
@@ -237,7 +244,7 @@ class Dispatcher:
 
     def _lend_if_late(self) -> None:
         """Leave shared slots to the other queues if the claim under way is late."""
-        if self._is_claiming and self.capacity.shared and not self._is_late:
+        if self._is_claiming and not self._is_late:
             if turn_time() < self._late_at:
                 self._decide_by(self._late_at)
             else:
@@ -245,7 +252,8 @@ class Dispatcher:
 
     def _set_late(self) -> None:
         self._is_late = True
-        self._tell_waiting(False)
+        if self.capacity.shared:
+            self._tell_waiting(False)
         self._release()
 
     def _release(self) -> None:
@@ -263,7 +271,8 @@ class Dispatcher:
             await in_task()
             await trio.sleep(_RETRY_S)
         self._is_claiming = self._is_late = False
-        self._tell_waiting(not self.claiming.is_empty)
+        if self.capacity.shared:
+            self._tell_waiting(not self.claiming.is_empty)
         self._decide()
 
     async def _try_claim(self) -> bool:

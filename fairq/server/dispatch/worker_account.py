@@ -105,7 +105,7 @@ class WorkerAccount:
         Its worker may have begun it.
         """
         if self.charge:
-            self._charge_ends(self.terms.keys() & {key})
+            self._charge_ends(self.charge, self.terms.keys() & {key})
             self.charge(key[0], 1, now)
         self._put({key: lease}, evolve(terms, is_pushed=False, began_at=now))
         self._restart(key, now)
@@ -175,13 +175,13 @@ class WorkerAccount:
             del self._renewing[key]
         self._remove(keys)
 
-    def _charge_ends(self, keys: Iterable[TaskKey]) -> None:
-        if self.charge:
-            for key in keys:
-                self.charge(key[0], -1, self.terms[key].began_at)
+    def _charge_ends(self, charge: Charge, keys: Iterable[TaskKey]) -> None:
+        for key in keys:
+            charge(key[0], -1, self.terms[key].began_at)
 
     def _remove(self, keys: Collection[TaskKey]) -> None:
-        self._charge_ends(keys)
+        if self.charge:
+            self._charge_ends(self.charge, keys)
         held, terms, owners, owner = self.held, self.terms, self.owners, self.owner
         for key in keys:
             del held[key], terms[key]
