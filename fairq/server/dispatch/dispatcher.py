@@ -28,7 +28,7 @@ from attrs import define, field
 
 from fairq.errors import Deleting, FairqError, OutcomeUnknown, Retryable
 from fairq.model.tasks import Action, Lease
-from fairq.server.dispatch.capacity import Pool, QueueCapacity, Worker
+from fairq.server.dispatch.capacity import Capacity, Pool, QueueCapacity, Worker
 from fairq.server.dispatch.claiming import MOST_TASKS, Claiming, Phase, Step
 from fairq.server.dispatch.queue_accounts import QueueAccounts
 from fairq.server.stats.wait_times import WaitTimes
@@ -63,6 +63,7 @@ class Dispatcher:
     accounts: QueueAccounts = field(factory=QueueAccounts)
     wait_times: WaitTimes = field(factory=WaitTimes, init=False)
     capacity: QueueCapacity = field(init=False)
+    room: Capacity | QueueCapacity = field(init=False)  # the same; without shared workers that of its own ones
     stopped: trio.Event = field(factory=trio.Event, init=False)
     claiming: Claiming = field(factory=Claiming, init=False)
     _claims: int = field(default=0, init=False)
@@ -79,6 +80,7 @@ class Dispatcher:
 
     def __attrs_post_init__(self) -> None:
         self.capacity = QueueCapacity(self.queue, self.accounts)
+        self.room = self.capacity.own
 
     def notify(self) -> None:
         """Note that there may be work."""
@@ -101,22 +103,22 @@ class Dispatcher:
         """
         if self.capacity.shared:
             self._tell_waiting(True)
-        now, offered = turn_time(), self.capacity.offered
+        now, offered = turn_time(), self.room.offered
         enough = max(self.claiming.covered + tasks, math.ceil(self.claiming.places(offered, now)))
         before_sending(self._decide)
-        return self.claiming.cover(tasks, self.capacity.free(enough), offered, now)
+        return self.claiming.cover(tasks, self.room.free(enough), offered, now)
 
     @property
     def has_room(self) -> bool:
         """True if the next claim has room for all tasks that it must take."""
-        return self.claiming.has_room(self.capacity.free(self.claiming.covered), self.capacity.offered)
+        return self.claiming.has_room(self.room.free(self.claiming.covered), self.room.offered)
 
     def claim_first(self) -> bool:
         """Claim before the other servers look; returns whether there is any room."""
         if self.capacity.shared:
             self._tell_waiting(True)
         before_sending(self._decide)
-        return self.claiming.claim_first(self.capacity.free(1))
+        return self.claiming.claim_first(self.room.free(1))
 
     async def pass_on(self) -> None:
         """Notify all servers: there may be more tasks than this server has room for."""
@@ -133,7 +135,7 @@ class Dispatcher:
     @property
     def slots(self) -> int:
         """How many slots are attached to the queue: each worker's whole credit, even if it has other queues too."""
-        return self.capacity.offered + self.elsewhere(self.queue)
+        return self.room.offered + self.elsewhere(self.queue)
 
     async def wait_empty(self) -> bool:
         """Wait for a claim that finds fewer tasks than there is room for; returns False if none has in a second."""
@@ -174,6 +176,7 @@ class Dispatcher:
         """Note that a worker has left, perhaps the last of a pool."""
         if pool and not pool.workers:
             self.capacity.shared.remove(pool)
+            self.room = self.capacity if self.capacity.shared else self.capacity.own
         if not self.capacity.workers:
             self.wait_times.left(self.store_now_ms)
 
@@ -186,6 +189,7 @@ class Dispatcher:
     def share(self, pool: Pool) -> None:
         """Start to give tasks to workers that serve other queues, too."""
         self.capacity.shared.append(pool)
+        self.room = self.capacity
         self.accounts.set_weight(self.queue, self._weight, turn_time())
         pool.on_change[self.queue] = self.look
 
@@ -217,8 +221,8 @@ class Dispatcher:
             if self.capacity.shared:
                 self._lend_if_late()
             return
-        offered = self.capacity.offered
-        free = 0 if self.claiming.is_empty else self.capacity.free(MOST_TASKS)
+        offered = self.room.offered
+        free = 0 if self.claiming.is_empty else self.room.free(MOST_TASKS)
         step, until = self.claiming.step(free, offered, turn_time())
         if step is Step.CLAIM:
             self._shares = self.capacity.reserve(self.claiming.wanted(offered))
