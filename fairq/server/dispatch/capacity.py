@@ -184,10 +184,9 @@ class QueueCapacity:
             shares |= some
         return shares
 
-    def release(self, shares: Mapping[Worker, int]) -> None:
-        """Offer reserved places again, to all queues of their workers."""
-        for worker, share in shares.items():
-            worker.account.reserved -= share
+    def freed(self, shares: Mapping[Worker, int]) -> None:
+        """Note that places are reserved no longer, and offer those that are free to all queues of their workers."""
+        for worker in shares:
             if worker.account.free:
                 self.own.changed(worker)
                 for pool in self.shared:

@@ -258,11 +258,10 @@ class Dispatcher:
         self._is_late = True
         if self.capacity.shared:
             self._tell_waiting(False)
-        self._release()
-
-    def _release(self) -> None:
+        for worker, share in self._shares.items():
+            worker.account.reserved -= share
         shares, self._shares = self._shares, {}
-        self.capacity.release(shares)
+        self.capacity.freed(shares)
 
     async def _end(self) -> None:
         if self.claiming.phase is Phase.IN_DOUBT:
@@ -281,12 +280,15 @@ class Dispatcher:
 
     async def _try_claim(self) -> bool:
         """Claim as `_claim_for` does; a fault of ours is logged, and fails the claim."""
+        shares = self._shares
         try:
-            return await self._claim_for(self._shares)
+            return await self._claim_for(shares)
         except Exception:
             log.exception("claiming failed", queue=self.queue)
             self.claiming.broke_off()
             return False
+        finally:
+            self.capacity.freed(shares)
 
     async def _claim_for(self, shares: dict[Worker, int]) -> bool:
         """Claim as many tasks as were reserved, hand them out, and free the rest; returns whether that was done."""
@@ -294,7 +296,9 @@ class Dispatcher:
         try:
             claim = await self._claim(wanted)
         finally:
-            self._release()
+            for worker, share in self._shares.items():
+                worker.account.reserved -= share
+            self._shares = {}
         has_failed = claim is None
         if claim is not None:
             now = turn_time()
