@@ -17,7 +17,7 @@ import fairq
 from fairq.model.tasks import NewTask, Settlement
 from fairq.store.embedded import embedded_store
 from fairq.store.store import Store
-from loadtest import bounds, several, trials
+from loadtest import bounds, queue_shares, several, trials
 from loadtest.cases import BOUNDS, CASES, scaled
 from loadtest.figures import Lag, Record, Verdict, judge, read_records, share_error, spread
 from loadtest.pictures import new_grid, save
@@ -235,15 +235,21 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
     ):
         scenario = Fairness(server, operator, sizes, progress)
         quiet, share = await scenario.quiet(), await scenario.share()
-        queues, of_queues = await several.measure(server, operator, sizes.several_seconds, sizes.seconds, progress)
+        one_queue, of_queue = await several.measure(server, operator, sizes.several_seconds, sizes.seconds, progress)
+        queues, of_queues = await queue_shares.measure(
+            server, operator, queue_shares.QUICK if quick else queue_shares.Sizes(), progress
+        )
         cases = [case for case in CASES if case.name in sizes.cases]
         windowed = [scaled(case, sizes.bounds_scale) for case in BOUNDS if case.name in sizes.bounds]
         scorecard, verdict = await trials.measure(
             server, operator, sizes.lengths, cases, sizes.fifo, windowed, progress
         )
-    verdicts = {"lag": lag.pop("verdict"), **scenario.verdicts, "several queues": of_queues, "scorecard": verdict}
+    verdicts = {
+        "lag": lag.pop("verdict"), **scenario.verdicts, "several queues": of_queue, **of_queues, "scorecard": verdict
+    }  # fmt: skip
     return {
-        "lag": lag, "quiet": quiet, "share": share, "several": queues, "scorecard": scorecard, "verdicts": verdicts,
+        "lag": lag, "quiet": quiet, "share": share, "several": one_queue, "queues": queues, "scorecard": scorecard,
+        "verdicts": verdicts,
     }  # fmt: skip
 
 
@@ -275,6 +281,7 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
             f" {share['handler_error']:.1%} in handler time",
         ),
         several.table(part["several"]),
+        *queue_shares.tables(part["queues"]),
         _scorecard_table(part["scorecard"]),
         bounds.table(part["scorecard"]),
     ]  # fmt: skip

@@ -19,6 +19,8 @@ from fairq.model.checks import (
     MAX_BATCH,
     MAX_INLINE_BYTES,
     MAX_PAYLOAD_BYTES,
+    MAX_WEIGHT,
+    MIN_WEIGHT,
     NAME_PATTERN,
     TASK_ID_PATTERN,
     TENANT_PATTERN,
@@ -194,8 +196,9 @@ def test_queue_settings_are_described_with_their_ranges_and_defaults() -> None:
     assert {name: row["default"] for name, row in rows.items()} == {
         name: str(value) for name, value in defaults.items()
     }
-    ranges = {name: tuple(map(int, row["range"].split(" to "))) for name, row in rows.items() if name != "share"}
+    ranges = {name: tuple(map(int, row["range"].split(" to "))) for name, row in rows.items() if name in SETTING_RANGES}
     assert ranges == SETTING_RANGES
+    assert rows["queue_weight"]["range"] == f"{MIN_WEIGHT} to {MAX_WEIGHT:g}"
     assert set(re.findall(r"`(\w+)`", rows["share"]["range"])) == set(SHARES)
 
 

@@ -32,7 +32,7 @@ IMPORTS = {
     "server/fleet": "errors server/settings",
     "server/garbage": "",
     "server/long_poll": "",
-    "server/queues": "store server/timers server/dispatch server/net server/long_poll",
+    "server/queues": "turns store server/timers server/dispatch server/net server/long_poll",
     "server/leases": "model store server/dispatch server/net server/queues",
     "server/attempts": "model store server/net server/leases",
     "server/app": (

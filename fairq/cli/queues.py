@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import asdict
@@ -17,6 +18,7 @@ from fairq.cli.purges import DryRun, purge
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
 from fairq.errors import BadRequest, NotFound
+from fairq.model.checks import MAX_WEIGHT, MIN_WEIGHT
 from fairq.model.queues import SETTING_RANGES, SETTINGS, SHARES, QueueSettings, longest_retries_ms
 from fairq.model.texts import say_span
 
@@ -33,7 +35,10 @@ def _shown(settings: QueueSettings) -> dict[str, Any]:
 
 
 _DEFAULTS = _shown(QueueSettings())
-_SETTINGS = f"share: {' or '.join(SHARES)}; whole numbers, with their ranges and defaults: " + ", ".join(
+_SETTINGS = (
+    f"share: {' or '.join(SHARES)}; queue_weight: {MIN_WEIGHT} to {MAX_WEIGHT:g} (1.0), beside other queues of its"
+    " workers; whole numbers, with their ranges and defaults: "
+) + ", ".join(
     f"{name} {low}-{high}{'%' * (name == 'reserve')} ({_DEFAULTS[name]})"
     for name, (low, high) in SETTING_RANGES.items()
 )
@@ -95,6 +100,16 @@ def _say_retries(settings: QueueSettings) -> str:
     return f"retries: {settings.max_attempts} attempts, with waits of {waits}"
 
 
+def _value_of(name: str, text: str) -> Any:
+    """Read the value of a setting; what is none is left to its check."""
+    if name == "reserve":
+        return parse_percent(name, text)
+    if name == "queue_weight":
+        with suppress(ValueError):
+            return float(text)
+    return int(text) if text.isdecimal() else text
+
+
 @queues.command(name="set")
 def set_(
     queue: str,
@@ -113,10 +128,8 @@ def set_(
         name, separator, value = setting.partition("=")
         if not separator:
             raise BadRequest(f"invalid setting {setting!r}: expected name=value", field="settings")
-        if name == "reserve":
-            changes[name] = parse_percent(name, value)
-        else:
-            changes[name.replace("-", "_")] = int(value) if value.isdecimal() else value
+        name = name.replace("-", "_")
+        changes[name] = _value_of(name, value)
     SETTINGS.check(changes, "settings")
     change(server, queue, None, lambda client: client.configure(queue, if_version=if_version, **changes))
     print(f"{queue}: {', '.join(settings)}")

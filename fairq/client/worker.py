@@ -50,9 +50,10 @@ class Worker:
 
     It runs under asyncio and trio. `url` and `token` are those of FAIRQ_URL and FAIRQ_TOKEN unless they are given.
 
-    `queues` are those to work for, if they are not all that have handlers; those with tasks take turns. `log_tasks`
-    gives each task a line in the log when it ends. `counts` says how they ended: `done`, `retry`, `postponed`, `dead`,
-    `lost` (the lease, while the handler ran), `cancelled` (the task was) or `released` (the worker was cancelled).
+    `queues` are those to work for, if they are not all that have handlers; those with tasks share the slots.
+    `log_tasks` gives each task a line in the log when it ends. `counts` says how they ended: `done`, `retry`,
+    `postponed`, `dead`, `lost` (the lease, while the handler ran), `cancelled` (the task was) or `released` (the worker
+    was cancelled).
     """
 
     url: str | Sequence[str] | None = None

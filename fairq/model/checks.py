@@ -102,7 +102,7 @@ def check_weight(value: object, field: str = "weight") -> float:
     """Return a weight, checked. Raises: BadRequest for 0, negative, not finite or huge ones."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         if value == 0:
-            raise BadRequest(f"{field} must not be 0; to hold a tenant back, pause it", field=field)
+            raise BadRequest(f"{field} must not be 0; pause instead", field=field)
         if MIN_WEIGHT <= value <= MAX_WEIGHT:
             return float(value)
     raise BadRequest(f"{field} must be a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}, not {value!r:.80}", field=field)

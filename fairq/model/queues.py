@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, fields, frozen
 
-from fairq.model.rules import one_of, some_of, whole
+from fairq.model.rules import WEIGHT, one_of, some_of, whole
 from fairq.model.tasks import MAX_ATTEMPTS
 
 AHEAD_MS = 60_000  # by a store's clock that is ahead of the servers' by more, nothing expires and no schedule fires
@@ -51,6 +52,7 @@ class QueueSettings:
     max_tenants: int = _whole(1_000_000, 1, 100_000_000)
     reserve: int = _whole(0, 0, 90)
     run_timeout_ms: int = _whole(0, 0, 604_800_000)
+    queue_weight: float = 1.0
 
 
 def longest_wait_ms(base_ms: int, cap_ms: int, attempts: int) -> int:
@@ -74,8 +76,25 @@ def kept_slots(slots: int, reserve: int) -> int:
     return max(0, min(-(-slots * reserve // 100), slots - 1))
 
 
-SETTING_RULES = {"share": one_of(*SHARES)} | {name: whole(*both) for name, both in SETTING_RANGES.items()}
+SETTING_RULES = {
+    "share": one_of(*SHARES),
+    **{name: whole(*both) for name, both in SETTING_RANGES.items()},
+    "queue_weight": WEIGHT,
+}
 SETTINGS = some_of(SETTING_RULES, "setting")
+
+
+def stored_setting(name: str, value: Any) -> int:
+    """Return a setting as the store has it: all are whole numbers."""
+    if name == "share":
+        return SHARES.index(value)
+    return max(1, round(value * 1000)) if name == "queue_weight" else int(value)
+
+
+def settings_from(stored: Mapping[str, int]) -> QueueSettings:
+    """Return settings that the store has; what is more is left out."""
+    values: dict[str, Any] = {each.name: stored[each.name] for each in fields(QueueSettings)}
+    return QueueSettings(**values | {"share": SHARES[values["share"]], "queue_weight": values["queue_weight"] / 1000})
 
 
 @frozen

@@ -11,7 +11,7 @@ from hashlib import sha1
 from attrs import asdict
 
 from fairq.model.limits import Limits
-from fairq.model.queues import SHARES, QueueSettings
+from fairq.model.queues import QueueSettings, stored_setting
 from fairq.model.rules import matching
 
 DIGITS = 12
@@ -44,5 +44,5 @@ def hours_version(text: str) -> str:
 
 def settings_version(settings: QueueSettings) -> str:
     """Return the version of all settings of a queue."""
-    values = asdict(settings) | {"share": SHARES.index(settings.share)}
-    return _digest(*(word for name in sorted(values) for word in (name, values[name])))
+    values = sorted(asdict(settings).items())
+    return _digest(*(word for name, value in values for word in (name, stored_setting(name, value))))

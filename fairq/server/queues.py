@@ -5,22 +5,24 @@ A server listens to the channel of a queue as long as it has either.
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from functools import partial
 
 import structlog
 import trio
 from attrs import define, field
 
+from fairq.server.dispatch.capacity import Pool
 from fairq.server.dispatch.dispatcher import Dispatcher
+from fairq.server.dispatch.queue_accounts import QueueAccounts
 from fairq.server.long_poll import LongPolls
 from fairq.server.net.connection import Connection
 from fairq.server.net.server_slots import ServerSlots
 from fairq.server.timers.ticker import Ticker
 from fairq.store import keys
 from fairq.store.store import Store
+from fairq.turns import turn_time
 
 log = structlog.get_logger("fairq.server")
 
@@ -40,6 +42,8 @@ class Queues:
     ticker: Ticker = field(init=False)
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     long_polls: dict[str, LongPolls] = field(factory=dict, init=False)
+    accounts: QueueAccounts = field(factory=QueueAccounts, init=False)
+    _pools: dict[tuple[str, ...], Pool] = field(factory=dict, init=False)  # by their queues, in order of name
     _unmade: defaultdict[Hashable, set[str]] = field(factory=lambda: defaultdict(set), init=False)  # by tenant or token
     _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their queues
 
@@ -143,28 +147,59 @@ class Queues:
         """Start to give tasks of its queues to a worker."""
         connection.on_sent = partial(self.credit_changed, connection)
         for queue in connection.queues:
-            dispatcher = self.dispatchers.get(queue)
-            if dispatcher is None:
+            if queue not in self.dispatchers:
                 dispatcher = self.dispatchers[queue] = Dispatcher(
-                    queue, self.store, self.ticker, self.server, self.credit_changed,
-                    self.elsewhere.whole,
-                )  # fmt: skip
+                    queue, self.store, self.ticker, self.server, self.elsewhere.whole, self.accounts
+                )
                 self._listen(queue)
                 self.nursery.start_soon(dispatcher.run)
-            dispatcher.join(connection)
+        if len(connection.queues) == 1:
+            self.dispatchers[connection.queues[0]].join(connection)
+        else:
+            self._share(connection)
+        for queue in connection.queues:
             self.ticker.tick_within(queue, 0)
+
+    def _share(self, connection: Connection) -> None:
+        """Start to give tasks of several queues to a worker, and to charge the queues for them."""
+        queues = tuple(sorted(connection.queues))
+        pool = self._pools.get(queues)
+        if pool is None:
+            pool = self._pools[queues] = Pool(queues, self.accounts)
+            self.accounts.join(queues)
+            for queue in queues:
+                self.dispatchers[queue].share(pool)
+        connection.pool = pool
+        pool.join(connection)
+        connection.account.charge_to(self._charge)
+        for queue in queues:
+            self.dispatchers[queue].notify()
+
+    def _charge(self, queue: str, leases: int, began_at: float) -> None:
+        self.accounts.charge(queue, leases, began_at, turn_time())
 
     def leave(self, connection: Connection) -> None:
         """Give no more tasks to a worker."""
-        for queue in connection.queues:
-            self.dispatchers[queue].leave(connection)
+        pool = connection.pool
+        if pool is None:
+            for queue in connection.queues:
+                self.dispatchers[queue].leave(connection)
+            return
+        connection.account.charge_to(None)
+        pool.leave(connection)
+        if not pool.workers:
+            del self._pools[tuple(pool.queues)]
+            self.accounts.leave(pool.queues)
+        for queue in pool.queues:
+            self.dispatchers[queue].left(pool)
 
     def credit_changed(self, connection: Connection) -> None:
         """Note that a worker has more (or less) room."""
-        queues: Sequence[str] = connection.queues
-        if len(queues) > 1:
-            queues = random.sample(queues, len(queues))  # so that no queue is always the last
-        for queue in queues:
+        if pool := connection.pool:
+            pool.changed(connection)
+            pool.wake()
+            return
+        for queue in connection.queues:
             if dispatcher := self.dispatchers.get(queue):  # None if the queue was deleted, and its last worker has left
                 dispatcher.credit_changed(connection)
 

@@ -13,7 +13,7 @@ from fairq.errors import NotEmpty
 from fairq.model.events import EventPage
 from fairq.model.history import Slot
 from fairq.model.limits import Limits, OpeningHours
-from fairq.model.queues import SHARES, QueueSettings, QueueState, Repair, Tick
+from fairq.model.queues import QueueSettings, QueueState, Repair, Tick, stored_setting
 from fairq.model.tenants import TenantPage, TenantState
 from fairq.model.texts import say_moment
 from fairq.store import keys
@@ -50,11 +50,11 @@ class QueueCalls(Calls):
         reply = await self._call("queue_state", queue)
         return {reply[i].decode(): float(reply[i + 1]) for i in range(0, len(reply), 2)}
 
-    async def configure(self, queue: str, changes: dict[str, str | int], if_version: str = "") -> QueueSettings:
+    async def configure(self, queue: str, changes: Mapping[str, str | float], if_version: str = "") -> QueueSettings:
         """Change settings of the queue, atomically; returns the old ones. Raises: StaleVersion."""
         pairs: list[str | int] = ["if_version", if_version] if if_version else []
         for name, value in changes.items():
-            pairs += (name, SHARES.index(str(value)) if name == "share" else value)
+            pairs += (name, stored_setting(name, value))
         return settings_of(await self._put("configure", queue, *pairs))
 
     async def set_paused(self, queue: str, tenant: str, paused: bool) -> bool:

@@ -11,7 +11,7 @@ from fairq.model.batches import BatchState
 from fairq.model.dead_letters import REASONS, DeadLetter
 from fairq.model.events import Event
 from fairq.model.limits import Limits
-from fairq.model.queues import SHARES, QueueSettings, QueueState
+from fairq.model.queues import QueueSettings, QueueState, settings_from
 from fairq.model.tasks import TaskState
 from fairq.model.tenants import TenantState
 from fairq.model.versions import weight_version
@@ -28,7 +28,6 @@ def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
     """Read a queue's counts and settings as pairs."""
     values = {reply[i].decode(): int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
     counts: dict[str, Any] = {name: values[name] for name in _COUNTS}
-    settings = {name: values[name] for name in QueueSettings.__annotations__ if name != "share"}
     return QueueState(
         queue=queue,
         **counts,
@@ -36,14 +35,13 @@ def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
         is_closed=bool(values["blocked"] & CLOSED),
         is_deleting=values["stage"] == _DELETING,
         is_repairing=bool(values["blocked"] & REPAIRING),
-        settings=QueueSettings(share=SHARES[values["share"]], **settings),
+        settings=settings_from(values),
     )
 
 
 def settings_of(reply: Sequence[Any]) -> QueueSettings:
     """Read all settings of a queue as pairs."""
-    values = {reply[i].decode(): reply[i + 1] for i in range(0, len(reply), 2)}
-    return QueueSettings(**values | {"share": SHARES[values["share"]]})
+    return settings_from({reply[i].decode(): reply[i + 1] for i in range(0, len(reply), 2)})
 
 
 def limits_of(reply: Sequence[bytes]) -> Limits:

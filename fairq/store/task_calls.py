@@ -66,6 +66,7 @@ class Claim(NamedTuple):
     now_ms: int = 0
     blocked: Sequence[BlockedInterval] = ()
     run_timeout_ms: int = 0  # of the queue's handlers; 0: none
+    queue_weight: float = 1.0  # beside other queues of its workers
 
 
 @define(eq=False)
@@ -102,10 +103,10 @@ class TaskCalls(Calls):
         reply = None if again else await self._claim_with_last(queue, *args)
         if reply is None:
             reply = await self._call("claim", queue, *args)
-        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms = reply[:CLAIM_HEAD]
+        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, weight = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         intervals = unpack_blocked_intervals(blocked)
-        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, intervals, run_timeout_ms)
+        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, intervals, run_timeout_ms, weight / 1000)
 
     def claimed(self, queue: str, claim: Claim) -> None:
         """Note the attempts that a claim begins, and count them."""

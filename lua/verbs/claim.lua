@@ -17,7 +17,7 @@ local ROUNDS = 8
 local MAX_SLOTS = 1000000000
 -- Of a run: what the tasks of a claim have in common that have the same features, and the rest.
 local BEGUN, REST = RUN.format:match('^<.......'), '<' .. RUN.format:match('^<.......(.*)')
-local HEAD = 7  -- values of the reply before the leases
+local HEAD = 8  -- values of the reply before the leases
 local LEASES_PER_CALL = 150  -- whatever the limit says; servers ask for no more
 local LATE_PER_CALL = 64     -- tasks whose window has closed, after which a claim leaves the rest to the next
 local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
@@ -217,7 +217,8 @@ function claim.read(call, args)
   if #args[3] > ID_BYTES then refuse('bad_request', 'worker') end
   calls.confirm(call, args[6])
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
-  local out = {call.now, call.queue.lease_ms, 0, {}, -1, {}, call.queue.run_timeout_ms}
+  local queue = call.queue
+  local out = {call.now, queue.lease_ms, 0, {}, -1, {}, queue.run_timeout_ms, queue.queue_weight}
   return {name = args[3], limit = math.min(limit, LEASES_PER_CALL), slots = slots, lease = leases.next_number(call),
     ids = {}, runs = {}, out = out, asking = false, expiring = false, late = {}, returned = false, bytes = 0}
 end
@@ -248,9 +249,9 @@ end
 --   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of those whose
 --         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
---         queue that is blocked: '', blocked, now, now; how long its handlers may run (ms; 0: for ever); then per
---         task: id, attempt, the attempt after which a failure is final (of none: minus the attempts that did
---         not count), record
+--         queue that is blocked: '', blocked, now, now; how long its handlers may run (ms; 0: for ever), its weight
+--         beside other queues (thousandths); then per task: id, attempt, the attempt after which a failure is final
+--         (of none: minus the attempts that did not count), record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that serves no tenant, on a queue that is hungry already
 --         and has as many slots, writes nothing.

@@ -203,8 +203,9 @@ class QueueMachine(RuleBasedStateMachine):
     @initialize()
     def configure_short_leases(self) -> None:
         """Make leases short enough to run out; claims tell the run timeout."""
-        self.call("configure", "lease_ms", LEASE, "max_attempts", 3, "run_timeout_ms", LEASE // 2)
-        self.model.configure(self.now, lease_ms=LEASE, max_attempts=3, run_timeout_ms=LEASE // 2)
+        first = {"lease_ms": LEASE, "max_attempts": 3, "run_timeout_ms": LEASE // 2, "queue_weight": 2_500}
+        self.call("configure", *(word for pair in first.items() for word in pair))
+        self.model.configure(self.now, **first)
 
     def attempt(self, verb: str, *args: object, random_values: bytes = b"") -> list[Any]:
         """Call a verb that may be refused: then return the refusal, without its notifications."""
@@ -330,8 +331,9 @@ class QueueMachine(RuleBasedStateMachine):
         leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
         drawn, witness = iter(random_values), self.witness(behind) or inf
         self.same(leases, known or self.model.claim(self.now, drawn, name, limit, self.attached, witness))
-        number, wanted, kept, run_timeout_ms = reply[2], reply[3], reply[5], reply[HEAD - 1]
+        number, wanted, kept, run_timeout_ms, weight = reply[2], reply[3], reply[5], reply[HEAD - 2], reply[HEAD - 1]
         self.same(run_timeout_ms, self.model.settings["run_timeout_ms"])
+        self.same(weight, self.model.settings["queue_weight"])
         self.same(number, self.model.claims[name] if leases else 0)
         self.same({id.decode() for id in wanted}, {id for id, *_ in leases if self.model.records[id].result_ttl})
         self.same([(kept[i].decode(), *kept[i + 1 : i + 4]) for i in range(0, len(kept), 4)], self.model.kept)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from attrs import asdict, fields
+from attrs import asdict
 
-from fairq.model.queues import QueueSettings
+from fairq.model.queues import SETTING_RANGES, QueueSettings, stored_setting
 
 from .calls import FORMATS, Queue, refused
 
-RANGES = {each.name: each.metadata["range"] for each in fields(QueueSettings) if each.metadata} | {"share": (0, 1)}
-DEFAULTS: dict[str, int] = asdict(QueueSettings()) | {"share": 0}
+RANGES = SETTING_RANGES | {"share": (0, 1), "queue_weight": (1, 10_000_000)}
+DEFAULTS = {name: stored_setting(name, value) for name, value in asdict(QueueSettings()).items()}
 
 
 def stored(queue: Queue) -> bytes:

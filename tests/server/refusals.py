@@ -301,6 +301,7 @@ RULES = [
     Rule({"configure"}, "settings.share", ("luck", "", 0, None, ["time"])),
     *(Rule({"configure"}, f"settings.{name}", (low - 1, high + 1, str(low), float(low), True, None))
       for name, (low, high) in SETTING_RANGES.items()),
+    Rule({"configure"}, "settings.queue_weight", (0, -1, 0.0009, 10_000.1, 1e308, "1", True, None)),
     *(Rule({"set_limits"}, f"limits.{name}", (-1, highest + 1, str(highest), True))
       for name, highest in LIMIT_RANGES.items()),
     Rule({"set_limits"}, "limits.rate", (-0.001, 1e9, 1e308)),

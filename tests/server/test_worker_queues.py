@@ -10,6 +10,8 @@ import trio
 
 import fairq
 from fairq.errors import Unavailable
+from fairq.server.dispatch.claiming import Phase
+from fairq.server.run import Served
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
 from fairq.taskless import in_task
@@ -29,7 +31,7 @@ async def test_queues_that_have_tasks_take_turns(ada: Raw, worker: Raw) -> None:
         (task,) = await worker.pushed(1)
         served[queue := task["id"][0]] += 1
         assert await worker.settle(queue, "ack", task) == ["ok"]
-    assert min(served["a"], served["b"]) > 20  # by chance so few would be one run of many millions
+    assert min(served["a"], served["b"]) > 20
 
 
 @pytest.mark.usefixtures("no_polls")
@@ -38,6 +40,69 @@ async def test_no_slot_idles_when_only_one_queue_has_work(ada: Raw, worker: Raw)
     await worker.quiet()
     await ada.enqueue("b", [f"b-{n}" for n in range(20)])
     assert {task["id"][0] for task in await worker.pushed(8)} == {"b"}
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_queue_that_begins_to_wait_gets_the_next_slot_that_falls_free(ada: Raw, worker: Raw) -> None:
+    await ada.enqueue("long", [f"long-{n}" for n in range(40)])
+    await worker.attach("long", "quick", credit=2)
+    first, second = await worker.pushed(2)
+    for n in range(12):
+        await ada.enqueue("quick", [f"quick-{n}"])
+        assert await worker.settle("long", "ack", first) == ["ok"]
+        (quick,) = await worker.pushed()
+        assert quick["id"] == f"quick-{n}"
+        await worker.settle("quick", "ack", quick)
+        first, second = second, *await worker.pushed()
+        assert second["id"].startswith("long")
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_free_slots_are_divided_by_the_queues_weights_at_once(ada: Raw, worker: Raw, operator: Raw) -> None:
+    for queue in ("a", "b"):
+        await ada.enqueue(queue, [f"{queue}-{n}" for n in range(40)])
+    await operator.ask("configure", queue="a", settings={"queue_weight": 4})
+    await worker.attach("a", "b", credit=2)
+    tasks = await worker.pushed(2)
+    await trio.sleep(0.3)  # else they are too short for one to count
+    await worker.ask("credit", credit=10)
+    tasks += await worker.pushed(8)
+    assert 7 <= Counter(task["id"][0] for task in tasks)["a"] <= 9, "four fifths, by what each has had until then"
+    await operator.ask("configure", queue="a", settings={"queue_weight": 0.25})
+    await worker.ask("credit", credit=12)
+    tasks += await worker.pushed(2)
+    await worker.ask("credit", credit=20)
+    assert {task["id"][0] for task in await worker.pushed(8)} == {"b"}, "the last claim told the weight"
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_queue_whose_claim_hangs_keeps_no_slot_from_the_other(
+    monkeypatch: pytest.MonkeyPatch, ada: Raw, worker: Raw, served: Served
+) -> None:
+    """What the claim brings in the end goes back, without an attempt."""
+    claim, go_on = Store.claim, trio.Event()
+
+    async def hang(self: Store, queue: str, *args: Any, **more: Any) -> Claim:
+        if queue == "a":
+            await in_task()
+            await go_on.wait()
+        return await claim(self, queue, *args, **more)
+
+    for queue in ("a", "b"):
+        await ada.enqueue(queue, [f"{queue}-{n}" for n in range(20)])
+    monkeypatch.setattr(Store, "claim", hang)
+    await worker.attach("a", "b", credit=4)
+    tasks = await worker.pushed(4)
+    for _ in range(4):
+        assert await worker.settle("b", "ack", *tasks) == ["ok"] * 4
+        tasks = await worker.pushed(4)
+        assert {task["id"][0] for task in tasks} == {"b"}
+    go_on.set()
+    await wait_until(lambda: served.app.queues.dispatchers["a"].claiming.phase is Phase.WAITING)
+    assert not worker.pushes
+    await worker.settle("b", "ack", *tasks)
+    tasks = await worker.pushed(4)
+    assert {(task["id"][0], task["max_attempts"] - task["attempt"]) for task in tasks} == {("a", 24)}
 
 
 @pytest.mark.usefixtures("no_polls")

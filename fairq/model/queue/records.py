@@ -15,11 +15,11 @@ from fairq.model.queue.feeds import Feeds
 from fairq.model.queue.limits import EVENT_COST, bytes_of
 from fairq.model.queue.sorted_set import SortedSet, first_by_score
 from fairq.model.queue.tasks import Batch, Death, Run, Task
-from fairq.model.queues import QueueSettings
+from fairq.model.queues import QueueSettings, stored_setting
 from fairq.model.tasks import TaskState
 
 MINUTE_MS, CLOCK_BACK_MS, DERIVED_MINUTES = 60_000, 60_000, 60
-SETTINGS: dict[str, int] = asdict(QueueSettings()) | {"share": 0}
+SETTINGS = {name: stored_setting(name, value) for name, value in asdict(QueueSettings()).items()}
 
 
 class Records(FairPick):

@@ -5,6 +5,10 @@ shown that the queue is empty, the dispatcher sleeps until it is notified (of a 
 channel, by the ticker). claiming.py says when the next claim leaves. A task may be cancelled while the reply of the
 claim that brings it is on its way. So ids of cancelled tasks without a holder are kept until that reply.
 
+Queues that share workers do not wait for a queue whose claims fail, or are not answered within LATE_S: it gets no slots
+until that is over, and those that it had reserved are the others'. If its answer brings tasks after all, those without
+room are given back.
+
 A dispatcher decides at the end of the scheduler's turn, before the turn's calls are sent: so its claim leaves with the
 enqueues and settlements that it follows. A claim has no task (fairq/taskless.py): it costs the scheduler no turn.
 """
@@ -17,7 +21,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any
 
 import structlog
 import trio
@@ -25,8 +28,9 @@ from attrs import define, field
 
 from fairq.errors import Deleting, FairqError, OutcomeUnknown, Retryable
 from fairq.model.tasks import Action, Lease
-from fairq.server.dispatch.capacity import Capacity, Worker
+from fairq.server.dispatch.capacity import Capacity, Pool, QueueCapacity, Worker
 from fairq.server.dispatch.claiming import MOST_TASKS, Claiming, Phase, Step
+from fairq.server.dispatch.queue_accounts import QueueAccounts
 from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Store
@@ -36,6 +40,7 @@ from fairq.turns import before_sending, call_from_end, turn_time
 
 log = structlog.get_logger("fairq.server")
 
+LATE_S = 0.1
 _RETRY_S = 0.25
 _EMPTY_S = 1.0  # how long `wait_empty` waits
 _WARN_EVERY = 10  # attempts of a task without a limit of them
@@ -46,52 +51,74 @@ _id_of, _limit_of = attrgetter("id"), attrgetter("max_attempts")
 class Dispatcher:
     """Gives tasks to the workers of one queue; `name` is this server's, as the store's leases have it.
 
-    `freed(worker)` is called when credit that was reserved for a claim is free again: other queues may use it.
-    `elsewhere(queue)` returns how many slots workers of other servers have for a queue.
+    `elsewhere(queue)` returns how many slots workers of other servers have for a queue; `accounts` has those of the
+    queues that share workers.
     """
 
     queue: str
     store: Store
     ticker: Ticker
     name: str
-    freed: Callable[[Any], None] = lambda _: None
     elsewhere: Callable[[str], int] = lambda _: 0
+    accounts: QueueAccounts = field(factory=QueueAccounts)
     wait_times: WaitTimes = field(factory=WaitTimes, init=False)
-    capacity: Capacity = field(factory=Capacity, init=False)
+    capacity: QueueCapacity = field(init=False)
+    room: Capacity | QueueCapacity = field(init=False)  # the same; without shared workers that of its own ones
     stopped: trio.Event = field(factory=trio.Event, init=False)
     claiming: Claiming = field(factory=Claiming, init=False)
     _claims: int = field(default=0, init=False)
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
+    _weight: float = field(default=1.0, init=False)  # of the queue, as its last claim told
     _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
     _emptied: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _taskless: Taskless | None = field(default=None, init=False)  # while it runs
     _is_claiming: bool = field(default=False, init=False)  # or rests after a failure
+    _is_late: bool = field(default=False, init=False)  # its last claim failed, or is not answered in time
+    _late_at: float = field(default=0.0, init=False)  # when the claim under way is late
+    _shares: dict[Worker, int] = field(factory=dict, init=False)  # places reserved for it
     _pace: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # ends when it is time to decide again
+
+    def __attrs_post_init__(self) -> None:
+        self.capacity = QueueCapacity(self.queue, self.accounts)
+        self.room = self.capacity.own
 
     def notify(self) -> None:
         """Note that there may be work."""
         self.claiming.notify()
+        if self.capacity.shared:
+            self._tell_waiting(True)
         before_sending(self._decide)
+
+    def _tell_waiting(self, may_have_tasks: bool) -> None:
+        """Tell the account of the queues whether this one waits for slots of shared workers; if not, others may."""
+        is_waiting = may_have_tasks and not self._is_late
+        self.accounts.set_waiting(self.queue, is_waiting, turn_time())
+        if not is_waiting:
+            self.capacity.wake()
 
     def cover(self, tasks: int) -> bool:
         """Claim tasks that are about to be enqueued; returns whether a claim for all of them leaves in the same turn.
 
         Then the enqueue need not notify other servers.
         """
-        now, offered = turn_time(), self.capacity.offered
+        if self.capacity.shared:
+            self._tell_waiting(True)
+        now, offered = turn_time(), self.room.offered
         enough = max(self.claiming.covered + tasks, math.ceil(self.claiming.places(offered, now)))
         before_sending(self._decide)
-        return self.claiming.cover(tasks, self.capacity.free(enough), offered, now)
+        return self.claiming.cover(tasks, self.room.free(enough), offered, now)
 
     @property
     def has_room(self) -> bool:
         """True if the next claim has room for all tasks that it must take."""
-        return self.claiming.has_room(self.capacity.free(self.claiming.covered), self.capacity.offered)
+        return self.claiming.has_room(self.room.free(self.claiming.covered), self.room.offered)
 
     def claim_first(self) -> bool:
         """Claim before the other servers look; returns whether there is any room."""
+        if self.capacity.shared:
+            self._tell_waiting(True)
         before_sending(self._decide)
-        return self.claiming.claim_first(self.capacity.free(1))
+        return self.claiming.claim_first(self.room.free(1))
 
     async def pass_on(self) -> None:
         """Notify all servers: there may be more tasks than this server has room for."""
@@ -108,7 +135,7 @@ class Dispatcher:
     @property
     def slots(self) -> int:
         """How many slots are attached to the queue: each worker's whole credit, even if it has other queues too."""
-        return self.capacity.offered + self.elsewhere(self.queue)
+        return self.room.offered + self.elsewhere(self.queue)
 
     async def wait_empty(self) -> bool:
         """Wait for a claim that finds fewer tasks than there is room for; returns False if none has in a second."""
@@ -136,19 +163,38 @@ class Dispatcher:
                 worker.stop_tasks(self.queue, held)
 
     def join(self, worker: Worker) -> None:
-        """Start to give tasks to a worker."""
-        self.capacity.join(worker)
+        """Start to give tasks to a worker that serves this queue alone."""
+        self.capacity.own.join(worker)
         self.notify()
 
     def leave(self, worker: Worker) -> None:
-        """Remove a worker that is no longer attached."""
-        self.capacity.leave(worker)
+        """Remove such a worker that is no longer attached."""
+        self.capacity.own.leave(worker)
+        self.left()
+
+    def left(self, pool: Pool | None = None) -> None:
+        """Note that a worker has left, perhaps the last of a pool."""
+        if pool and not pool.workers:
+            self.capacity.shared.remove(pool)
+            self.room = self.capacity if self.capacity.shared else self.capacity.own
         if not self.capacity.workers:
             self.wait_times.left(self.store_now_ms)
 
     def credit_changed(self, worker: Worker) -> None:
-        """Note that a worker's credit or room has changed."""
-        self.capacity.changed(worker)
+        """Note that such a worker's credit or room has changed."""
+        self.capacity.own.changed(worker)
+        if not self.claiming.is_empty:
+            before_sending(self._decide)
+
+    def share(self, pool: Pool) -> None:
+        """Start to give tasks to workers that serve other queues, too."""
+        self.capacity.shared.append(pool)
+        self.room = self.capacity
+        self.accounts.set_weight(self.queue, self._weight, turn_time())
+        pool.on_change[self.queue] = self.look
+
+    def look(self) -> None:
+        """Note that there may be free slots."""
         if not self.claiming.is_empty:
             before_sending(self._decide)
 
@@ -172,37 +218,69 @@ class Dispatcher:
     def _decide(self) -> None:
         """Begin what is to be done now, unless a claim is under way."""
         if self._is_claiming or self._taskless is None:
+            if self.capacity.shared:
+                self._lend_if_late()
             return
-        free = 0 if self.claiming.is_empty else self.capacity.free(MOST_TASKS)
-        step, until = self.claiming.step(free, self.capacity.offered, turn_time())
-        shares = self._reserve() if step is Step.CLAIM else {}
+        offered = self.room.offered
+        free = 0 if self.claiming.is_empty else self.room.free(MOST_TASKS)
+        step, until = self.claiming.step(free, offered, turn_time())
+        if step is Step.CLAIM:
+            self._shares = self.capacity.reserve(self.claiming.wanted(offered))
         if step is Step.SLEEP:
             if until < self._pace.deadline:
-                call_from_end(partial(setattr, self._pace, "deadline", until))
+                self._decide_by(until)
         elif step is Step.PASS_ON:
             self._taskless.begin_from_end(self.pass_on())
             self._decide()
         elif step is Step.END:
             self._is_claiming = True
             self._taskless.begin_from_end(self._end())
-        elif shares or self.claiming.phase is Phase.IN_DOUBT:
+        elif self._shares or self.claiming.phase is Phase.IN_DOUBT:
             self._is_claiming = True
-            self._taskless.begin_from_end(self._claim_and_decide(shares))
+            self._taskless.begin_from_end(self._claim_and_decide())
+            if self.capacity.shared:
+                self._late_at = turn_time() + LATE_S
+                self._lend_if_late()
+
+    def _decide_by(self, time: float) -> None:
+        if time < self._pace.deadline:
+            call_from_end(partial(setattr, self._pace, "deadline", time))
+
+    def _lend_if_late(self) -> None:
+        """Leave shared slots to the other queues if the claim under way is late."""
+        if self._is_claiming and not self._is_late:
+            if turn_time() < self._late_at:
+                self._decide_by(self._late_at)
+            else:
+                self._set_late()
+
+    def _set_late(self) -> None:
+        self._is_late = True
+        if self.capacity.shared:
+            self._tell_waiting(False)
+        for worker, share in self._shares.items():
+            worker.account.reserved -= share
+        shares, self._shares = self._shares, {}
+        self.capacity.freed(shares)
 
     async def _end(self) -> None:
         if self.claiming.phase is Phase.IN_DOUBT:
-            await self._try_claim({})
+            await self._try_claim()
         call_from_end(self.stopped.set)
 
-    async def _claim_and_decide(self, shares: dict[Worker, int]) -> None:
-        if not await self._try_claim(shares) and not self.claiming.is_stopping:
+    async def _claim_and_decide(self) -> None:
+        if not await self._try_claim() and not self.claiming.is_stopping:
+            self._set_late()
             await in_task()
             await trio.sleep(_RETRY_S)
-        self._is_claiming = False
+        self._is_claiming = self._is_late = False
+        if self.capacity.shared:
+            self._tell_waiting(not self.claiming.is_empty)
         self._decide()
 
-    async def _try_claim(self, shares: dict[Worker, int]) -> bool:
+    async def _try_claim(self) -> bool:
         """Claim as `_claim_for` does; a fault of ours is logged, and fails the claim."""
+        shares = self._shares
         try:
             return await self._claim_for(shares)
         except Exception:
@@ -210,9 +288,7 @@ class Dispatcher:
             self.claiming.broke_off()
             return False
         finally:
-            for worker in shares:
-                if worker.account.free:
-                    self.freed(worker)
+            self.capacity.freed(shares)
 
     async def _claim_for(self, shares: dict[Worker, int]) -> bool:
         """Claim as many tasks as were reserved, hand them out, and free the rest; returns whether that was done."""
@@ -220,8 +296,9 @@ class Dispatcher:
         try:
             claim = await self._claim(wanted)
         finally:
-            for worker, share in shares.items():
+            for worker, share in self._shares.items():
                 worker.account.reserved -= share
+            self._shares = {}
         has_failed = claim is None
         if claim is not None:
             now = turn_time()
@@ -266,7 +343,9 @@ class Dispatcher:
 
     def _note(self, claim: Claim, now: float) -> None:
         """Note what a claim says about times and the queue."""
-        self._store_ms = claim.now_ms - now * 1000
+        self._store_ms, self._weight = claim.now_ms - now * 1000, claim.queue_weight
+        if self.capacity.shared:
+            self.accounts.set_weight(self.queue, self._weight, now)
         self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
         if claim.tick_in_ms is not None:
             self.ticker.tick_within(self.queue, claim.tick_in_ms)
@@ -276,13 +355,6 @@ class Dispatcher:
             _warn_of_endless(self.queue, claim.leases)
         if self.claiming.is_empty and self._emptied:
             self._emptied.unpark_all()
-
-    def _reserve(self) -> dict[Worker, int]:
-        """Reserve credit for one claim, so that no other queue's dispatcher uses it too."""
-        shares = self.capacity.share(self.claiming.wanted(self.capacity.offered))
-        for worker, share in shares.items():
-            worker.account.reserved += share
-        return shares
 
     def _hand_out(self, claim: Claim, shares: dict[Worker, int]) -> list[tuple[str, int, int]]:
         """Give each task to the worker with the most room; returns the leases for which no worker has room."""

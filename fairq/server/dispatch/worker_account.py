@@ -17,15 +17,17 @@ _NEVER = float("inf")
 
 @define(eq=False)
 class Terms:
-    """What leases that came together have in common: how long they last (0: unknown), and when they expire."""
+    """What leases that came together have in common: how long they last (0: unknown), when they expire and began."""
 
     lasts_s: float
     over_at: float = _NEVER
+    began_at: float = 0.0
     taken: int = 0  # how often they were taken over
     is_pushed: bool = True  # here, in the order of the account's leases
     has_progress: bool = False  # which was reported
 
 
+Charge = Callable[[str, int, float], None]
 Ended = tuple[int, Terms]  # a lease: its number and its terms
 
 
@@ -37,7 +39,8 @@ class WorkerAccount:
     the numbers of those it holds, by queue and id, and `terms` likewise; `reserved`: how many a claim under way may
     bring. `may_take()`: whether it may be given tasks at all. `owners` is shared by all accounts of a server: it maps a
     task to the owner of the account with its lease (`owner` is this account's). A lease that is neither settled nor
-    renewed within its time plus OVER_S leaves the account by itself, and `is_freed` is set.
+    renewed within its time plus OVER_S leaves the account by itself, and `is_freed` is set. `charge(queue, leases, when
+    they began)`, if there is one, is called with the leases that begin, and with -1 for each that ends.
     """
 
     credit: int = 0
@@ -51,6 +54,7 @@ class WorkerAccount:
     terms: dict[TaskKey, Terms] = field(factory=dict, init=False)
     most_begun: int = field(default=0, init=False)  # the most leases that it has ever had room to begin at once
     is_freed: bool = field(default=False, init=False)
+    charge: Charge | None = field(default=None, init=False)
     over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
     _renewing: dict[TaskKey, int] = field(factory=dict, init=False)  # leases being renewed that have not ended since
     _queue_s: dict[str, float] = field(factory=dict, init=False)  # how long leases of each queue last now
@@ -59,6 +63,14 @@ class WorkerAccount:
         """Change how many leases the worker may hold."""
         self.credit = credit
         self.most_begun = max(self.most_begun, credit - self.prefetch)
+
+    def charge_to(self, charge: Charge | None) -> None:
+        """Have somebody charged for the leases from now on, or nobody."""
+        for each, leases in ((self.charge, -1), (charge, 1)):
+            if each:
+                for (queue, _), terms in self.terms.items():
+                    each(queue, leases, terms.began_at)
+        self.charge = charge
 
     @property
     def busy(self) -> int:
@@ -74,11 +86,13 @@ class WorkerAccount:
     def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float) -> None:
         """Add leases that are about to be pushed to the worker."""
         self._queue_s[queue] = lease_s
-        terms = Terms(lease_s, now + lease_s + OVER_S)
+        terms = Terms(lease_s, now + lease_s + OVER_S, now)
         self.over_at = min(self.over_at, terms.over_at)
         numbers = {(queue, each.id): each.lease for each in leases}
         self.drop(*self.held.keys() & numbers)  # earlier leases of the tasks, which are lost
         self._put(numbers, terms)
+        if self.charge:
+            self.charge(queue, len(numbers), now)
 
     def _put(self, numbers: Mapping[TaskKey, int], terms: Terms) -> None:
         self.held |= numbers
@@ -90,7 +104,10 @@ class WorkerAccount:
 
         Its worker may have begun it.
         """
-        self._put({key: lease}, evolve(terms, is_pushed=False))
+        if self.charge:
+            self._charge_ends(self.charge, self.terms.keys() & {key})
+            self.charge(key[0], 1, now)
+        self._put({key: lease}, evolve(terms, is_pushed=False, began_at=now))
         self._restart(key, now)
 
     def _restart(self, key: TaskKey, now: float) -> None:
@@ -158,7 +175,13 @@ class WorkerAccount:
             del self._renewing[key]
         self._remove(keys)
 
+    def _charge_ends(self, charge: Charge, keys: Iterable[TaskKey]) -> None:
+        for key in keys:
+            charge(key[0], -1, self.terms[key].began_at)
+
     def _remove(self, keys: Collection[TaskKey]) -> None:
+        if self.charge:
+            self._charge_ends(self.charge, keys)
         held, terms, owners, owner = self.held, self.terms, self.owners, self.owner
         for key in keys:
             del held[key], terms[key]

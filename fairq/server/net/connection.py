@@ -17,6 +17,7 @@ from attrs import define, field
 from fairq.errors import Draining, FairqError, TooMany
 from fairq.model.checks import owner_of
 from fairq.model.tasks import Lease
+from fairq.server.dispatch.capacity import Pool
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
@@ -90,6 +91,7 @@ class Connection:
     attached_at_ms: int = 0  # by this server's, for people
     attach_order: AttachOrder = field(factory=AttachOrder)  # if it keeps its name across restarts
     account: WorkerAccount = field(factory=WorkerAccount)
+    pool: Pool | None = field(default=None, init=False)  # while it is attached, if it has several queues
     on_freed: Callable[[Connection], None] = nothing  # leases have expired on its account
     tracks_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
     give_back_now: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are kept for it no longer

@@ -13,7 +13,7 @@ import trio
 from attrs import asdict
 
 from fairq.errors import BadRequest, NotFound
-from fairq.model.checks import MAX_SPAN_MS
+from fairq.model.checks import MAX_SPAN_MS, MAX_WEIGHT, MIN_WEIGHT
 from fairq.model.limits import BOUNDS, Limits
 from fairq.model.queues import SETTING_RANGES, SHARES
 from fairq.server.web.dashboard.dialogs import Action, Field, Form, as_number, one, told
@@ -147,6 +147,8 @@ async def _ask_settings(view: View) -> Context:
     fields = [
         Field(name, name, f"{low:,} to {high:,}", value=now[name]) for name, (low, high) in SETTING_RANGES.items()
     ]
+    weight = f"beside other queues of its workers: {MIN_WEIGHT} to {MAX_WEIGHT:,g}"
+    fields.append(Field("queue_weight", "queue_weight", weight, value=now["queue_weight"]))
     text = f"What holds for all tasks of {_whom(queue, None)}."
     return told(text, share, *fields, queue=queue, if_version=row["version"])
 
@@ -157,8 +159,8 @@ async def _set_settings(view: View, form: Form) -> str:
     if not row:
         raise NotFound(f"there is no queue {queue!r:.80}", field="queue")
     now, changes = row[0]["settings"], dict[str, Any]()
-    for name in SETTING_RANGES:
-        value = as_number(form, name)
+    for name in (*SETTING_RANGES, "queue_weight"):
+        value = as_number(form, name, float if name == "queue_weight" else int)
         if value is not None and value != now[name]:
             changes[name] = value
     if (share := one(form, "share")) and share != now["share"]:

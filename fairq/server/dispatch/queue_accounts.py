@@ -1,0 +1,174 @@
+"""Which queue gets the next free slot of a worker that serves several: a server's account of its queues, without I/O.
+
+A queue's virtual time is the worker time that it was given here, divided by its weight: running leases count as they
+run, and slots that are reserved for a claim as long as it is under way. Of the queues that wait, the one with the least
+is next. Two rules keep that fair:
+
+- A queue that begins to wait starts no lower than the least of those that wait beside it, or, if none does, the most of
+  all. So a queue without tasks saves nothing up, one that returns is still charged for what it had while others waited,
+  and a queue with nothing running gets the next slot that falls free. Nothing is preempted.
+- What is promised counts, too: a lease will run for as long as its queue's leases usually do, unless it already has. So
+  a queue of long tasks gets no second slot before its first one counts. This only guides: what is charged is the time
+  that passes.
+
+A queue that is next gets as many short tasks in a row as take all slots GRAIN_S: else each claim of many queues would
+bring one.
+
+Where workers differ in their queues, one queue's other workers may give it more than the rest can ever have. It leaves
+the slots that it shares with them to them, which is fair; but when those other workers have gone, it would wait until
+the rest had caught up. So when slots go, and when a weight changes, all accounts start anew.
+
+The slots of workers with one queue are that queue's own: they are not counted. A server counts what it gave itself.
+Each server does so alone: over all servers a queue may be behind by a lease for each.
+
+A queue *waits* from the first notice of work until a claim has found fewer tasks than it asked for. While its claim is
+under way, its slots stay free for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heapreplace
+from itertools import count
+
+from attrs import define, field
+
+GRAIN_S = 0.01
+_SHORTEST_S = 0.001  # how long a lease counts at least
+_LATEST = 0.1  # the weight of a queue's latest lease in its usual length
+
+
+@define(eq=False)
+class _Queue:
+    """One queue's account; `vtime` is its virtual time at `moved_at`."""
+
+    weight: float = 1.0
+    vtime: float = 0.0
+    moved_at: float = 0.0
+    running: int = 0
+    starts: float = 0.0  # the sum of the times at which the running leases began
+    reserved: int = 0  # slots for which a claim is under way
+    waits: int = 0  # since which of all beginnings to wait; 0: it does not wait
+    sets: list[Sequence[str]] = field(factory=list)  # the queues of each set of workers that serve it
+    _mean: float = 0.0  # of the lengths of its leases, the latest counting most
+    _square: float = 0.0  # and of their squares
+
+    def at(self, now: float) -> float:
+        """Return its virtual time."""
+        return self.vtime + (self.running + self.reserved) * (now - self.moved_at) / self.weight
+
+    def move(self, now: float) -> None:
+        """Charge the time that has passed."""
+        self.vtime, self.moved_at = self.at(now), now
+
+    def _ages(self, now: float) -> float:
+        return self.running * now - self.starts
+
+    def usual_s(self, now: float) -> float:
+        """Return how long the lease lasts that runs at a random moment, or has lasted until now; 0: unknown."""
+        known = max(self._square / self._mean, _SHORTEST_S) if self._mean else 0.0
+        return max(known, self._ages(now) / self.running) if self.running else known
+
+    def promised(self, now: float, usual_s: float) -> float:
+        """Return the virtual time that it will have when all that runs, or is about to, has run as long as usual."""
+        left = max(0.0, self.running * usual_s - self._ages(now)) + self.reserved * usual_s
+        return self.at(now) + left / self.weight
+
+    def charge(self, leases: int, began_at: float, now: float) -> None:
+        """Count leases that began at a time as running, or with a negative number no longer."""
+        self.move(now)
+        self.running += leases
+        self.starts = self.starts + leases * began_at if self.running else 0.0
+        if leases < 0:
+            part, length = (_LATEST if self._mean else 1.0), max(now - began_at, 1e-6)
+            self._mean += part * (length - self._mean)
+            self._square += part * (length * length - self._square)
+
+
+@define(eq=False)
+class QueueAccounts:
+    """The accounts of all queues that share workers of one server. `now`: in seconds, and never less than before."""
+
+    changes: int = field(default=0, init=False)  # so many; so an answer from before the last may be out of date
+    _queues: dict[str, _Queue] = field(factory=dict, init=False)
+    _beginnings: count[int] = field(factory=lambda: count(1), init=False)
+
+    def join(self, queues: Sequence[str]) -> None:
+        """Add a set of queues that the same workers serve."""
+        for name in queues:
+            self._queues.setdefault(name, _Queue()).sets.append(queues)
+
+    def leave(self, queues: Sequence[str]) -> None:
+        """Remove a set of queues whose last worker has left; those that share no other workers are forgotten."""
+        self.changes += 1
+        for name in queues:
+            self._queues[name].sets.remove(queues)
+            if not self._queues[name].sets:
+                del self._queues[name]
+
+    def set_weight(self, queue: str, weight: float, now: float) -> None:
+        """Change a queue's weight."""
+        if (of := self._queues.get(queue)) and of.weight != weight:
+            of.weight = weight
+            self._restart(now)
+
+    def shrink(self, queues: Sequence[str], now: float) -> None:
+        """Note that workers with these queues have fewer slots."""
+        if any(len(self._queues[name].sets) > 1 for name in queues):
+            self._restart(now)
+
+    def _restart(self, now: float) -> None:
+        self.changes += 1
+        for each in self._queues.values():
+            each.vtime, each.moved_at = 0.0, now
+
+    def charge(self, queue: str, leases: int, began_at: float, now: float) -> None:
+        """Count leases as running that began at a time, or with a negative number no longer."""
+        if of := self._queues.get(queue):
+            self.changes += 1
+            of.charge(leases, began_at, now)
+
+    def reserve(self, queue: str, slots: int, now: float) -> None:
+        """Note for how many slots a queue's claim is under way; 0: none is."""
+        if of := self._queues.get(queue):
+            self.changes += 1
+            of.move(now)
+            of.reserved = slots
+
+    def set_waiting(self, queue: str, is_waiting: bool, now: float) -> None:
+        """Note that a queue waits for slots, or does not."""
+        of = self._queues.get(queue)
+        if of is None or bool(of.waits) == is_waiting:
+            return
+        self.changes += 1
+        if is_waiting:
+            of.move(now)
+            beside = [self._queues[name] for names in of.sets for name in names if name != queue]
+            waiting = [each.at(now) for each in beside if each.waits]
+            level = min(waiting) if waiting else max((each.at(now) for each in beside), default=0.0)
+            of.vtime = max(of.vtime, level)
+        of.waits = next(self._beginnings) if is_waiting else 0
+
+    def waiting(self, queues: Iterable[str]) -> list[str]:
+        """Return which of these queues wait."""
+        return [name for name in queues if self._queues[name].waits]
+
+    def divide(self, free: int, slots: int, queues: Sequence[str], now: float) -> dict[str, int]:
+        """Divide the free ones of some slots among queues that wait: they go to the one furthest behind by then."""
+        found = [(name, self._queues[name], self._queues[name].usual_s(now)) for name in queues]
+        longest_s = max((usual_s for _, _, usual_s in found), default=0.0) or _SHORTEST_S
+        line = []
+        for name, each, usual_s in found:
+            one_s = usual_s or longest_s  # nothing is known of a new queue's leases
+            line.append((each.promised(now, one_s), each.waits, name, one_s / each.weight))
+        heapify(line)
+        parts = dict.fromkeys(queues, 0)
+        while free > 0 and line:
+            by_then, waits, name, one = line[0]
+            second = min(line[1:3])[0] if len(line) > 1 else by_then + free * one
+            in_a_row = slots * GRAIN_S / (one * self._queues[name].weight)
+            some = min(free, max(1, int((second - by_then) / one), int(in_a_row)))  # until it is no longer the last
+            parts[name] += some
+            free -= some
+            heapreplace(line, (by_then + some * one, waits, name, one))
+        return parts

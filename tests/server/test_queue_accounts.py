@@ -1,0 +1,154 @@
+"""Which queue gets a shared worker's next slot, in virtual time: exact parts, no wait but the next free slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairq.server.dispatch.queue_accounts import QueueAccounts
+
+from .slots_in_time import CLAIM_S, Queue, Slots, Workers, always
+
+
+def random_lengths(low: float, high: float) -> Iterator[float]:
+    """Return lengths between two, the same in each run."""
+    chance = Random(1)
+    while True:
+        yield chance.uniform(low, high)
+
+
+def shared(slots: int, queues: dict[str, Queue], weights: dict[str, float] | None = None) -> Slots:
+    """Return workers that all serve these queues."""
+    of = Slots(queues, [Workers(tuple(queues), slots)])
+    for name, weight in (weights or {}).items():
+        of.accounts.set_weight(name, weight, 0.0)
+    return of
+
+
+def errors(of: Slots, weights: dict[str, float], seconds: float) -> float:
+    """Return how much worker time (s) a queue has at most more or less than its part, at any time from now on."""
+    before, worst, until = {name: queue.given_s for name, queue in of.queues.items()}, 0.0, of.now + seconds
+    while of.now < until:
+        of.run(of.now + 0.25)
+        given = {name: queue.given_s - before[name] for name, queue in of.queues.items()}
+        due = sum(given.values()) / sum(weights.values())
+        worst = max(worst, *(abs(given[name] - due * weight) for name, weight in weights.items()))
+    return worst
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 10, 30])
+@pytest.mark.parametrize("weight", [1.0, 2.0, 0.5, 100.0])
+def test_queues_that_wait_get_their_weight_of_the_time_whatever_their_tasks_take(slots: int, weight: float) -> None:
+    of = shared(slots, {"long": Queue(always(3.0)), "quick": Queue(always(0.03))}, {"long": weight})
+    of.run(30.0)
+    assert errors(of, {"long": weight, "quick": 1.0}, 30.0) < 3.0
+    assert of.idle_s < 0.01 * slots * of.now
+
+
+@pytest.mark.parametrize("slots", [1, 4, 10])
+def test_five_queues_from_10_ms_to_1_s(slots: int) -> None:
+    lengths = {"a": 0.01, "b": 0.04, "c": 0.1, "d": 0.3, "e": 1.0}
+    of = shared(slots, {name: Queue(always(length)) for name, length in lengths.items()})
+    of.run(10.0)
+    assert errors(of, dict.fromkeys(lengths, 1.0), 30.0) < 1.0
+
+
+@pytest.mark.parametrize("slots", [1, 3, 10])
+def test_lengths_that_nobody_can_guess(slots: int) -> None:
+    """A hundred tasks of 1 ms and then one of 5 s, again and again, gain no more than what runs at once."""
+    of = shared(slots, {"odd": Queue(cycle([0.001] * 100 + [5.0])), "even": Queue(random_lengths(0.1, 2.0))})
+    of.run(30.0)
+    assert errors(of, {"odd": 1.0, "even": 1.0}, 60.0) < 5.0 * max(2, slots / 2)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 10])
+def test_a_queue_that_begins_to_wait_gets_the_next_slot_that_falls_free(slots: int) -> None:
+    long, quick = Queue(random_lengths(2.0, 4.0)), Queue(always(0.01), tasks=0)
+    of = shared(slots, {"long": long, "quick": quick})
+    for begins_at in (10.2, 100.2, 120.1, 150.2):
+        of.run(begins_at)
+        of.add("quick", 1)
+        of.run(begins_at + 5.0)
+        (started,) = [at for at in quick.starts if at >= begins_at]
+        assert started - min(at for at in long.ends if at >= begins_at) == pytest.approx(CLAIM_S)
+        assert not [at for at in long.starts if begins_at + CLAIM_S < at < started]
+
+
+def test_an_idle_queue_saves_nothing_up() -> None:
+    of = shared(4, {"busy": Queue(always(0.1)), "idle": Queue(always(0.1), tasks=0)})
+    of.run(100.0)
+    of.add("idle", 10**6)
+    assert errors(of, {"busy": 1.0, "idle": 1.0}, 10.0) < 0.4 + 0.1
+
+
+def test_a_queue_that_returns_is_still_charged() -> None:
+    """It held all slots for long tasks while the other one waited, and stops waiting for a moment."""
+    of = shared(2, {"long": Queue(always(10.0), tasks=2), "quick": Queue(always(0.1), tasks=0)})
+    of.run(1.0)
+    of.add("quick", 10**6)
+    of.run(9.9)
+    of.add("long", 2)
+    of.run(10.5)
+    assert of.queues["long"].running == 0
+    assert of.queues["quick"].running == 2
+
+
+def test_workers_that_differ_in_their_queues() -> None:
+    """All three queues get as much, also the one that has both workers."""
+    queues = {name: Queue(always(0.5)) for name in ("a", "b", "c")}
+    of = Slots(queues, [Workers(("a", "b"), 10), Workers(("b", "c"), 10)])
+    of.run(10.0)
+    assert errors(of, dict.fromkeys(queues, 1.0), 20.0) < 1.0
+
+
+def test_a_queue_does_not_wait_because_it_had_more_of_workers_that_have_gone() -> None:
+    queues = {name: Queue(always(0.5)) for name in ("a", "b", "c")}
+    small, large = Workers(("a", "b"), 10), Workers(("b", "c"), 100)
+    of = Slots(queues, [small, large])
+    of.run(20.0)
+    assert queues["b"].given_s > 4 * queues["a"].given_s, "the small worker is all a's"
+    large.slots = 0
+    of.accounts.shrink(large.names, of.now)
+    of.run(22.0)
+    del queues["c"]
+    assert errors(of, {"a": 1.0, "b": 1.0}, 10.0) < 1.0
+
+
+def test_a_queue_that_joins_workers_long_since_busy_takes_no_more_than_its_part() -> None:
+    of = shared(4, {"a": Queue(always(0.1)), "b": Queue(always(0.1)), "new": Queue(always(0.1), tasks=0)})
+    of.run(1_000.0)
+    of.add("new", 10**6)
+    assert errors(of, {"a": 1.0, "b": 1.0, "new": 1.0}, 10.0) < 1.0
+
+
+def test_nobody_starves_at_the_smallest_weight() -> None:
+    of = shared(1, {"a": Queue(always(0.05)), "b": Queue(always(0.05)), "c": Queue(always(0.05))}, {"a": 100, "c": 0.1})
+    of.run(10.0)
+    assert errors(of, {"a": 100.0, "b": 1.0, "c": 0.1}, 100.0) < 0.1
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.floats(0.001, 10_000), st.booleans(), st.integers(0, 5)), min_size=1, max_size=6),
+    st.integers(0, 200),
+    st.floats(0, 1e6),
+)
+def test_all_free_slots_go_to_queues_that_wait(told: list[tuple[float, bool, int]], free: int, now: float) -> None:
+    accounts, names = QueueAccounts(), [f"q{n}" for n in range(len(told))]
+    accounts.join(names)
+    for name, (weight, is_waiting, running) in zip(names, told, strict=True):
+        accounts.set_weight(name, weight, now)
+        accounts.charge(name, running, now, now)
+        accounts.set_waiting(name, is_waiting, now)
+    waiting = accounts.waiting(names)
+    parts = accounts.divide(free, 0, waiting, now + 1.0)
+    assert parts.keys() == set(waiting)
+    assert sum(parts.values()) == (free if waiting else 0)
+    assert min(parts.values(), default=0) >= 0
+    if free >= len(told) and len({weight for weight, *_ in told}) == 1 and not any(running for *_, running in told):
+        assert max(parts.values(), default=0) - min(parts.values(), default=0) <= 1
