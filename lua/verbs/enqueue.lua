@@ -1,4 +1,4 @@
--- needs: arrivals, calls, close, leases, records, settlements, task_options, waiting
+-- needs: arrivals, calls, close, errors, leases, records, settlements, task_options, waiting
 --
 -- The verb `enqueue`.
 --
@@ -15,7 +15,7 @@ local function replace(call, new, id, dedupe_key)
   local run, asked, header, bytes = leases.run_of(call, id), task_options.of(call, id), records.read(record, id)
   if run and leases.is_leased(run.state) or asked.dedupe_key ~= dedupe_key or asked.batch ~= '' then return false end
   new.replaced[#new.replaced + 1] = {id = id, record = record, run = run}
-  new.freed_bytes = new.freed_bytes + bytes + (run and #run.error or 0)
+  new.freed_bytes = new.freed_bytes + bytes + (run and errors.bytes_of(run.error) or 0)
   local is_delayed = redis.call('ZSCORE', call.prefix .. 'delayed:' .. header.tenant, id)
   if is_delayed then new.freed_delayed = new.freed_delayed + 1 end
   return true

@@ -7,6 +7,7 @@ from typing import Any
 
 from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.batches import Batching
+from fairq.model.queue.limits import bytes_of
 from fairq.model.queue.tasks import Task
 
 New = dict[str, tuple[Task, dict[str, Any]]]  # tasks by id, with their options
@@ -78,14 +79,21 @@ class Enqueueing(Batching):
                 new[id] = task, given
                 if first:
                     replaced.append(first)
-        if new and (which := self.too_much(t, now, {id: task for id, (task, _) in new.items()}, replaced, ending)):
+        if new and (which := self.too_much(t, now, new, replaced, ending)):
             return [f"FAIRQ quota_exceeded {which}"], {}, []
+        self.promised = self.bytes_of_new(new)
         return outcomes, new, replaced
+
+    def bytes_of_new(self, new: New) -> int:
+        """Return the bytes that new tasks will count, with the keys that they hold for a period."""
+        keys = sum(bytes_of(task.key, len(id)) for id, (task, given) in new.items() if task.key and given.get("period"))
+        return keys + sum(task.bytes(id) for id, (task, _) in new.items())
 
     def store_decided(self, now: float, new: New, replaced: list[str]) -> None:
         """Store new tasks in the places of others."""
         for holder in replaced:
             self.cancel_one(holder, now)
+        self.promised = 0
         for id, (task, given) in new.items():
             self.add(id, task, given.get("period", 0), now)
         self.counts["enqueued"] += len(new)
@@ -95,13 +103,14 @@ class Enqueueing(Batching):
         until, id = self.holders.get((tenant, key), (-1, ""))
         return id if key and ((until == 0 and id not in ending) or until > now) else None
 
-    def too_much(self, t: Tenant, now: float, new: dict[str, Task], replaced: list[str], ending: Sequence[str]) -> str:
+    def too_much(self, t: Tenant, now: float, new: New, replaced: list[str], ending: Sequence[str]) -> str:
         """Say which limit new tasks would exceed once the tasks that they replace, or that end, are gone."""
         if self.is_one_too_many(t.name):
             return "max_tenants"
-        delayed = sum(task.start_at > now for task in new.values()) - sum(id in t.delayed for id in replaced)
-        more = sum(task.bytes(id) for id, task in new.items()) - sum(map(self.bytes_of_task, [*replaced, *ending]))
-        kept = self.kept_by(t, self.limit(t, "stored_bytes")) + more
+        delayed = sum(task.start_at > now for task, _ in new.values()) - sum(id in t.delayed for id in replaced)
+        more = self.bytes_of_new(new) - sum(map(self.bytes_of_task, [*replaced, *ending]))
+        more += sum(bytes_of(id, 0) for id in ending if self.records[id].result_ttl)
+        kept = self.compared_by(t) + more
         return self.exceeded(t, len(new) - len(replaced), delayed, kept, t.pending)
 
     def can_be_replaced(self, id: str, key: str) -> bool:
