@@ -199,8 +199,11 @@ def test_keys_that_are_held_for_a_period_have_room_before_they_are_stored(queue:
 def test_a_result_leaves_the_room_that_links_were_promised(queue: Queue, room: int) -> None:
     lease = one(queue, result=DAY, events=1)
     most = max(kept(queue), counted("b", 1000) + bytes_of("a", 0) + 4 * room)
+    link = packed_link("b", b"x" * 1000)
+    queue.set_limits("ada", stored_bytes=most - 4 * room - 1)
+    refused(queue, "quota_exceeded", "settle_linked", lease.id, lease.lease, b"null", *link)
     queue.set_limits("ada", stored_bytes=most)
-    assert queue.link(lease, packed_link("b", b"x" * 1000)) == "ok"
+    assert queue.link(lease, link) == "ok"
     assert queue.call("results", "a") == [b"null" if room else b""]
     assert queue.call("events", "ada", 0, 100)[:2] == [2, 1]
     assert kept(queue, most) == most
