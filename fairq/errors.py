@@ -201,7 +201,10 @@ class TaskFailed(FairqError):
 
 
 class NoResult(FairqError):
-    """The task's result was not kept, or has expired: enqueue it with `result_ttl`."""
+    """The task's result was not kept, or has expired: enqueue it with `result_ttl`.
+
+    With `field` `stored_bytes` it was dropped: that limit of its tenant left no room for it.
+    """
 
     code = "no_result"
 

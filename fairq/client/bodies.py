@@ -21,7 +21,7 @@ from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, check_name, check_task_id
 from fairq.model.option_tables import TaskOptions
 from fairq.model.options import full_ids, hash_payload, pack_options
-from fairq.model.tasks import NewTask
+from fairq.model.tasks import NO_ROOM, NewTask
 from fairq.wire.decode import structure as structure
 
 T = TypeVar("T")
@@ -108,6 +108,11 @@ def result_of(row: Mapping[str, Any]) -> Any:
     """Return a task's result. Raises: NoResult, TaskFailed, which say why there is none."""
     if "result" in row:
         return row["result"]
+    if row["state"] == "done" and row.get("reason") == NO_ROOM:
+        raise NoResult(
+            f"the result of task {row['id']} was dropped: its tenant's limit {NO_ROOM} left no room for it",
+            field=NO_ROOM,
+        )
     if row["state"] in ("done", "unknown"):
         raise NoResult(f"no result of task {row['id']} is kept", field="id")
     reason = ": ".join(filter(None, (row["state"], row.get("reason", ""), row.get("error", ""))))

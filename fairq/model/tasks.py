@@ -40,6 +40,7 @@ _FIRST_LEASE_MS, _LEASES_PER_MS = 1_735_689_600_000, 32
 SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for: the store takes that much longer
 MAX_RESULT_BYTES = 1 << 18
 MAX_PROGRESS_CHARS = 200
+NO_ROOM = "stored_bytes"  # the limit for which a result was dropped
 MAX_LINKS, MAX_LINKS_BYTES = 16, 1 << 20  # of one acknowledgement; the bytes of their payloads
 Action = Literal["ack", "nack", "reject", "release", "reap", "extend", "take"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled", "quota_exceeded"]

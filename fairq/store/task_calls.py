@@ -256,7 +256,10 @@ class TaskCalls(Calls):
         await self.connection.call("DEL", *(keys.progress_key(queue, id) for id in ids))
 
     async def results(self, queue: str, ids: Sequence[str]) -> list[bytes | None]:
-        """Read the results that are kept, as JSON text; of the first ids only if results are long (a page of 1 MiB)."""
+        """Read the results that are kept, as JSON text; of the first ids only if results are long (a page of 1 MiB).
+
+        A result is empty if the limit of its tenant had no room for it.
+        """
         results: list[bytes | None] = await self._call("results", queue, *ids)
         return results
 

@@ -24,7 +24,7 @@ from fairq.model.checks import (
     full_id,
     owner_of,
 )
-from fairq.model.tasks import NewTask
+from fairq.model.tasks import NO_ROOM, NewTask
 from fairq.testing.memory import MemoryQueue
 from fairq.testing.running import Memory, owned
 from fairq.wire.calls import Call
@@ -119,7 +119,9 @@ class MemoryCaller:
         if state.state not in ("done", "dead", "cancelled", "unknown"):
             return None
         row = {"id": id, "state": state.state, "reason": state.reason, "error": state.error}
-        return row if result is None else {**row, "result": orjson.loads(result)}
+        if result is None:
+            return row
+        return {**row, "result": orjson.loads(result)} if result else {**row, "reason": NO_ROOM}
 
     def _full(self, id: str, check: Callable[[str, str], str], field: str = "id") -> str:
         """Return the full id of an id in a request."""

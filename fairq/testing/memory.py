@@ -64,10 +64,10 @@ class _Followed(Model):
         self._end(id, "dead", now, reason)
         super().bury(id, reason, now, traceback)
 
-    def forget(self, id: str, owner: Run | None, how: str, now: float) -> None:
-        """Forget a task but for its id."""
+    def forget(self, id: str, owner: Run | None, how: str, now: float, result: str = "") -> None:
+        """Forget a task but for its id and its result."""
         self._end(id, how, now)
-        super().forget(id, owner, how, now)
+        super().forget(id, owner, how, now, result)
 
     def _end(self, id: str, how: Any, now: float, reason: str = "") -> None:
         record, run = self.known[id], self.runs.get(id) or Run(0)

@@ -135,6 +135,7 @@ local OF_CALL = {__index = {
   notify = '1',                                   -- who is told: all servers, one first, or (false) none
   task_options = false, batches = false,          -- what few tasks ask for
   marks = false,                                  -- tasks that have ended (tasks/records.lua)
+  promised = 0,                                   -- bytes that have room, and are not stored yet (tasks/arrivals.lua)
   ending = false,                                 -- the task that this call acknowledges, with links
   changed_runs = false, extended = false, ended = false,  -- leases (tasks/leases.lua)
   lines = false,                                  -- whose turn it is inside tenants (tasks/turns.lua)

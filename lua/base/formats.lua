@@ -30,11 +30,13 @@
 --:   uncounted_attempts:I max_attempts:H expires_at:d more:t1 error:rest
 --: BUNDLE left:H together:H claim:t1 more:t1 ids:rest | field is_changed
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2 more:t1 traceback:rest
+--:   + counted:H
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d
 --:   result_ttl:d events:B replace:B dedupe_key:t1 batch:t1 group:t1 name:t1 trace:t1 more:t1
 --:   + retry_base:d retry_cap:d
 --: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d expired:d created_at:d
 --:   completed_at:d state:B events:B on_complete:H on_success:H on_death:H tenant:t1 more:t1
+--:   + reserves:B
 --: SCHEDULE paused:B misfire:B next_at:d last_fired_at:d more:t1 timing:rest
 --: TEMPLATE options:t2 more:t1 payload:rest
 --: HOURS is_open:B changes_at:d more:t1 text:rest

@@ -20,7 +20,8 @@ function writes.open_batch(keys, args)
   end
   if batches.find(call, args[4]) then return 'duplicate' end
   local batch = BATCH.new{max_running = max_running, created_at = call.now, state = OPENED, tenant = args[3],
-    on_complete = #args[6], on_success = #args[7], on_death = #args[8], events = args[9] == '1' and 1 or 0}
+    on_complete = #args[6], on_success = #args[7], on_death = #args[8], events = args[9] == '1' and 1 or 0,
+    reserves = 1}
   arrivals.add_bytes(call, args[3], batches.bytes_of(args[4], batch))
   call.batches[args[4]] = batch
   for i, event in ipairs(CALLBACKS) do

@@ -98,13 +98,14 @@ end
 
 -- results(keys, argv): the results that are kept of tasks that were done.
 --   argv  ids (at most 500)
---   out   per id: the result as it came, or false. Fewer than asked for where the results are long.
+--   out   per id: the result as it came; empty if its tenant's limit had no room for it; or false. Fewer than asked for
+--         where the results are long.
 function reads.results(keys, args)
   local call, out, bytes = calls.ask(keys, args), {}, 0
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
     local stored = redis.call('GET', call.prefix .. 'result:' .. id)
     local until_ms, result
-    if stored then until_ms, result = stored:match('^(%d+) (.*)$') end
+    if stored then until_ms, result = stored:match('^(%d+) ?(.*)$') end
     out[i] = result and tonumber(until_ms) > call.now and result or false
     bytes = bytes + #(out[i] or '')
     if bytes >= PAGE_BYTES then break end

@@ -1,4 +1,4 @@
--- needs: accounts, batches, leases, places, records, task_options
+-- needs: accounts, batches, errors, leases, places, records, task_options
 --
 -- Repair (operate/repair.lua): how the tasks that were put aside get their places, tenant by tenant.
 
@@ -6,9 +6,10 @@ local PLACES_PER_CALL = 64  -- tasks, or tenants, that get theirs
 
 -- A run says of its task what the record says, and has no deadline of its own.
 local function mend_run(call, account, id, run, header, bytes)
-  run.tag, run.features, run.bytes, run.is_extended = account.tag, header.features, bytes + #run.error, 0
+  local of_error = errors.bytes_of(run.error)
+  run.tag, run.features, run.bytes, run.is_extended = account.tag, header.features, bytes + of_error, 0
   call.queue.last_lease = math.max(call.queue.last_lease, run.lease)
-  accounts.add_bytes(call, account, #run.error)
+  accounts.add_bytes(call, account, of_error)
   leases.set_run(call, id, run)
 end
 

@@ -105,7 +105,7 @@ local function find_tasks(call, cursor)
     elseif deaths[i] then
       local header, bytes = records.read(flat[2 * i], id)
       local death, account = DEATH.unpack(deaths[i]), accounts.touch_named(call, header.tenant)
-      accounts.add_bytes(call, account, bytes)
+      accounts.add_bytes(call, account, bytes + death.counted)
       places.count_dead(call, account, id, death.died_at)
       call.queue.last_lease = math.max(call.queue.last_lease, death.lease)
       leases.set_run(call, id, nil)  -- a call failed half way

@@ -20,6 +20,7 @@ local HEAD = ACCOUNT.format:match('^[^c]*')    -- up to the length of the name
 local LATER = DETAILS.format:match('^<c4..')   -- of details: tag, pending, delayed
 
 local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- the store takes at most: a thing, copies of its name, an event
+accounts.EVENT_COST = EVENT_COST
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
 -- The details of a tenant if they are open, or matter to the pick; else false: the account says all.
@@ -88,11 +89,10 @@ function accounts.bytes_of(name, size)
   return ITEM_BYTES + NAMED_IN * #name + size
 end
 
--- What a tenant keeps, its feed included: of that no more than half of the limit counts, where there is one.
-function accounts.kept_by(call, account, limit)
+-- What a tenant keeps, its feed included.
+function accounts.kept_by(call, account)
   local books = accounts.books_of(call, account)
-  local feed = EVENT_COST * books.events
-  return books.bytes + math.min(feed, limit and limit / 2 or feed)
+  return books.bytes + EVENT_COST * books.events
 end
 
 -- What the tenant keeps in the store has grown by so many bytes.

@@ -15,12 +15,15 @@
 -- pick/README.md), but that one who is behind goes before it one time in eight only, until it has them. Its account
 -- goes on, so it draws less of what is left; the slots that it does not use are everybody's.
 
+-- Stored bytes. `stored_bytes` bounds what the store takes for a tenant, at most (accounts.bytes_of): no call takes
+-- what is counted beyond it. New tasks, batches and schedules are refused (tasks/arrivals.lua). What comes later cannot
+-- be: where there is no room for it, a result is dropped (tasks/task_options.lua), an error is cut (tasks/errors.lua),
+-- and an event takes the place of older ones (tasks/feeds.lua). Each says so, in bytes that its task counts anyway.
+
 local REFILL_MS = 20
 
 limits.names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'}
--- What holds for all where nothing is set (0: none), in each queue. stored_bytes compares what the store takes for a
--- tenant, at most (accounts.bytes_of), and refuses new tasks, batches and schedules beyond it. What tasks then say
--- (results, errors, events) counts, and is taken; errors of letters, and marks, have other bounds.
+-- What holds for all where nothing is set (0: none), in each queue.
 limits.defaults = {
   max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
   dead = 0,
@@ -49,6 +52,28 @@ function limits.of(call, account)
   if not is_own then return for_all end
   known[account.name] = known[account.name] or with_defaults(limits.set_for(call, account.name), for_all)
   return known[account.name]
+end
+
+-- How many bytes more a tenant may keep; below 0 where its limit was lowered.
+function limits.room(call, account)
+  local most = limits.of(call, account).stored_bytes
+  return most == 0 and math.huge or most - accounts.kept_by(call, account) - call.promised
+end
+
+-- How many events a tenant may keep: as many as its other bytes leave room for, in half of its limit at most.
+function limits.events(call, account)
+  local most = limits.of(call, account).stored_bytes
+  if most == 0 then return math.huge end
+  local left = most - accounts.books_of(call, account).bytes - call.promised
+  return math.max(0, math.floor(math.min(most / 2, left) / accounts.EVENT_COST))
+end
+
+-- What of the tenant's bytes new ones have to leave room for. A feed in more than its half, for its limit was lowered,
+-- goes by itself: it shuts out nothing that fits into the other half.
+function limits.kept_by(call, account, most)
+  local books = accounts.books_of(call, account)
+  local feed = accounts.EVENT_COST * books.events
+  return books.bytes + (most > 0 and feed > most / 2 and most / 2 or feed)
 end
 
 -- True if neither details nor limits matter to the tenant.

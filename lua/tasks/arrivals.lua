@@ -60,10 +60,12 @@ local function check_batch(call, tenant, asked)
 end
 
 -- Tasks of one call that will be stored; nothing is written before all are known. `replaced`: those that will be
--- cancelled for them; `freed_bytes` and `freed_delayed`: the room that these leave.
+-- cancelled for them; `freed_bytes` and `freed_delayed`: the room that these leave. `bytes`: what the tasks count, with
+-- dedupe keys that are held for a period (`key_bytes`).
 function arrivals.new(tenant)
   return {tenant = tenant, records = {}, payloads = false, ready = {}, delayed = false, expiring = false,
-    tasks_with_options = false, replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = false, bytes = 0}
+    tasks_with_options = false, replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = false, bytes = 0,
+    key_bytes = 0}
 end
 
 -- Adds one task to those that will be stored.
@@ -92,6 +94,10 @@ function arrivals.add(call, new, id, payload, terms)
     if asked.dedupe_key ~= '' then
       table_in(new, 'holders')[asked.dedupe_key] = {id = id, record = record, bytes = bytes, batch = asked.batch,
         is_delayed = start_at > call.now}
+      if terms.dedupe_period > 0 then
+        local more = accounts.bytes_of(asked.dedupe_key, #id)
+        new.bytes, new.key_bytes = new.bytes + more, new.key_bytes + more
+      end
     end
   end
 end
@@ -128,7 +134,7 @@ function arrivals.exceeded(call, new)
   local delaying = (new.delayed and #new.delayed / 2 or 0) - new.freed_delayed
   local excess = waiting + count - #new.replaced - allowed.queued
   if excess > 0 and allowed.queued > 0 and count > 0 then return 'queued', excess * task_ms(account, allowed) end
-  local bytes = accounts.kept_by(call, account, allowed.stored_bytes)
+  local bytes = limits.kept_by(call, account, allowed.stored_bytes)
   excess = bytes + new.bytes - new.freed_bytes - allowed.stored_bytes
   if excess > 0 and allowed.stored_bytes > 0 and new.bytes > 0 then
     return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms(account, allowed)
@@ -139,11 +145,14 @@ function arrivals.exceeded(call, new)
   end
 end
 
+-- Refuses what its tenant's limits do not allow. From then on, until it is stored, it has its room: what the call keeps
+-- of tasks that end for it gets none of that.
 function arrivals.check_quotas(call, new)
   local limit, wait_ms = arrivals.exceeded(call, new)
   if limit then
     refuse('quota_exceeded', string.format('%s %.0f', limit, math.max(RETRY_MS[1], math.min(RETRY_MS[2], wait_ms))))
   end
+  call.promised = new.bytes
 end
 
 -- Has a tenant keep so many bytes more; refuses it where its limit does not allow that, or it is one tenant too many.
@@ -151,6 +160,7 @@ function arrivals.add_bytes(call, tenant, bytes)
   local new = arrivals.new(tenant)
   new.bytes = bytes
   arrivals.check_quotas(call, new)
+  call.promised = 0
   accounts.add_bytes(call, accounts.touch_named(call, tenant), bytes)
 end
 
@@ -173,7 +183,8 @@ function arrivals.store(call, new)
   local account = accounts.touch_named(call, new.tenant)
   redis.call('HSET', call.prefix .. 'tasks', unpack(new.records))
   if new.payloads then write('HSET', call.prefix .. 'payloads', new.payloads) end
-  accounts.add_bytes(call, account, new.bytes)
+  accounts.add_bytes(call, account, new.bytes - new.key_bytes)  -- the keys count as they are held
+  call.promised = 0
   task_options.drop_results(call, new.records)
   if new.tasks_with_options then store_options(call, account, new.tasks_with_options) end
   if #new.ready > 0 then places.put_ready(call, account, new.ready) end

@@ -55,6 +55,7 @@ local function complete(call, id, batch)
   for _, event in ipairs(CALLBACKS) do
     if batch['on_' .. event] > 0 then drop_payload(call, id, batch, event) end
   end
+  batches.free_callbacks(call, id, batch, CALLBACKS)
 end
 
 -- Brings the batches of changed tasks up to date: slots for pending tasks, completion, callbacks. Before `close`.
@@ -72,8 +73,7 @@ function batch_ends.finish(call)
       if batch.dead > 0 and batch.on_death > 0 then
         call_back(call, id, batch, 'death')
         drop_payload(call, id, batch, 'death')
-        accounts.add_bytes(call, accounts.touch_named(call, batch.tenant), -batch.on_death)
-        batch.on_death = 0
+        batches.free_callbacks(call, id, batch, {'death'})
       end
       if batch.state == CLOSED and batch.done + batch.dead + batch.cancelled == batch.total then
         complete(call, id, batch)

@@ -11,6 +11,8 @@
 -- and when the call ends `refill` (tasks/batch_ends.lua) hands free slots to pending tasks. So a lease that is given
 -- back, or was held by a worker that died, gets its own slot again.
 
+local SETS_BYTES = 2000  -- that its members, pending and ready tasks take at most, beside their ids
+
 -- A batch, to be changed: `batch_ends.finish` writes it back. nil where there is none.
 function batches.find(call, id)
   local known = table_in(call, 'batches')
@@ -21,9 +23,26 @@ function batches.find(call, id)
   return known[id] or nil
 end
 
--- What a batch counts among its tenant's bytes, until it is forgotten.
+-- What a batch counts among its tenant's bytes, until it is forgotten: itself, its sets, and each callback task that
+-- may still come, as that will count: nothing can refuse it then. One of an older version counts itself and payloads.
 function batches.bytes_of(id, batch)
-  return accounts.bytes_of(id, batch.on_complete + batch.on_success + batch.on_death)
+  local bytes = accounts.bytes_of(id, batch.reserves == 1 and SETS_BYTES or 0)
+  for _, event in ipairs(CALLBACKS) do
+    local size = batch['on_' .. event]
+    if size > 0 and batch.reserves == 1 then
+      bytes = bytes + accounts.bytes_of(batches.callback_id(id, batch, event), HEADER.size + #batch.tenant + size)
+    else
+      bytes = bytes + size
+    end
+  end
+  return bytes
+end
+
+-- These callbacks of a batch have been, or will not be any more.
+function batches.free_callbacks(call, id, batch, events)
+  local before = batches.bytes_of(id, batch)
+  for _, event in ipairs(events) do batch['on_' .. event] = 0 end
+  accounts.add_bytes(call, accounts.touch_named(call, batch.tenant), batches.bytes_of(id, batch) - before)
 end
 
 -- The batch that a task belongs to, if any, and if it is not complete.

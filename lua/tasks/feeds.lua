@@ -1,4 +1,4 @@
--- needs: accounts, calls, task_options
+-- needs: accounts, calls, limits, task_options
 --
 -- Feeds: what became of those tasks (and batches) that asked for it to be told.
 --
@@ -11,7 +11,8 @@ local GOING = 10         -- old events that go with each new one, where fewer ar
 -- Puts an event into a tenant's feed, and says that there are new ones.
 function feeds.tell(call, account, event, id, attempt, detail)
   local name, books = account.name, accounts.books_of(call, accounts.touch(call, account))
-  local length = math.max(call.queue.events_keep, books.events + 1 - GOING)
+  local most = math.min(call.queue.events_keep, limits.events(call, account))
+  local length = math.max(most, books.events + 1 - GOING)
   redis.call('XADD', call.prefix .. 'events:' .. name, 'MAXLEN', '=', length, '0-*', 'event', event,
     'id', id, 'at', text(call.now), 'attempt', attempt, 'detail', detail:sub(1, EVENT_BYTES))
   books.events = math.min(books.events + 1, length)

@@ -1,4 +1,4 @@
--- needs: accounts, records
+-- needs: accounts, errors, records
 --
 -- Leases: a worker's right to a task until a deadline.
 --
@@ -76,10 +76,10 @@ end
 
 -- Notes in a run of the tenant why the task has failed, or is put off.
 function leases.set_error(call, account, run, message)
-  local before = #run.error
-  run.error = message:sub(1, ERROR_BYTES)
-  run.bytes = run.bytes + #run.error - before
-  accounts.add_bytes(call, account, #run.error - before)
+  local text = errors.fit(call, account, message, run.error)
+  local more = errors.bytes_of(text) - errors.bytes_of(run.error)
+  run.error, run.bytes = text, run.bytes + more
+  accounts.add_bytes(call, account, more)
 end
 
 -- Keeps a run that has changed, or (nil) forgets it.

@@ -1,4 +1,4 @@
--- needs: accounts, batches, feeds, limits, priorities, records, task_options, turns
+-- needs: accounts, batches, errors, feeds, limits, priorities, records, task_options, turns
 --
 -- The places that tasks wait in: ready tasks, delayed tasks, dead letters.
 --
@@ -95,8 +95,10 @@ end
 
 -- Takes a dead letter out of its places; its tenant is in its packed death. Its task stays.
 function places.take_out_dead(call, id, death)
-  local name = DEATH.unpack(death).tenant
+  local unpacked = DEATH.unpack(death)
+  local name = unpacked.tenant
   local account = accounts.touch_named(call, name)
+  accounts.add_bytes(call, account, -unpacked.counted)
   redis.call('HDEL', call.prefix .. 'dead', id)
   redis.call('ZREM', call.prefix .. 'deaths', id)
   redis.call('ZREM', call.prefix .. 'deaths:' .. name, id)
@@ -146,12 +148,13 @@ end
 
 -- Buries a task with what its run (or NO_RUN) says, and the traceback of its error, where there is one.
 function places.put_dead(call, account, id, reason, run, traceback)
-  local queue = call.queue
+  local queue, kept = call.queue, errors.fit_traceback(call, account, traceback or '', run.error)
+  local more = errors.bytes_of(kept)
   redis.call('HSET', call.prefix .. 'dead', id, DEATH.pack({reason = reason, attempts = run.attempt, lease = run.lease,
-    died_at = call.now, tenant = account.name, error = run.error,
-    traceback = (traceback or ''):sub(1, TRACEBACK_BYTES)}))
+    died_at = call.now, tenant = account.name, error = run.error, traceback = kept,
+    counted = errors.bytes_of(run.error) + more}))
   places.count_dead(call, account, id, call.now)
-  accounts.add_bytes(call, account, -#run.error)
+  accounts.add_bytes(call, account, more)
   queue.buried = queue.buried + 1
   if reason == EXPIRED then queue.expired = queue.expired + 1 end
   task_options.free_key(call, account.name, id)

@@ -15,6 +15,7 @@ local HOW = {done = 0, dead = 2, cancelled = 255}
 local ENDS = {[HOW.done] = 'done', [HOW.dead] = 'dead', [HOW.cancelled] = 'cancelled'}
 local FIXED = HEADER.format:match('^<.......')  -- up to expires_at
 local LARGE_BYTES = 4096
+local GROUP_BYTES = 600  -- that the sorted set of a group takes at most, beside its ids
 local MINUTE_MS, DERIVED_MINUTES = 60000, 60
 
 function records.is_task(record)
@@ -38,6 +39,7 @@ end
 local function header_of(call, tenant, terms, is_large)
   local asked = terms.asked
   terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.dedupe_key .. asked.group, 0)
+  if asked.group ~= '' then terms.extra = terms.extra + GROUP_BYTES end
   return HEADER.pack({type = TASK, features = terms.features + (is_large and IS_LARGE or 0),
     max_attempts = terms.max_attempts, extra = terms.extra, enqueued_at = call.now, start_at = terms.start_at,
     expires_at = terms.expires_at, tenant = tenant, name = terms.name, trace = terms.trace})

@@ -1,4 +1,4 @@
--- needs: accounts
+-- needs: accounts, limits
 --
 -- What few tasks ask for: a priority other than the default, a dedupe key, a place in a batch or a group, that their
 -- result is kept, that what becomes of them is told.
@@ -140,12 +140,21 @@ function task_options.drop_results(call, new_records)
   write('UNLINK', results[1], results)  -- the first stands twice: `write` takes a key before its values
 end
 
--- Keeps what a task has returned (empty: null), if it asked for that.
+-- What a task that ends will count at least, for its result: the task has counted more.
+function task_options.least_of_result(call, id)
+  return task_options.of(call, id).result_ttl > 0 and accounts.bytes_of(id, 0) or 0
+end
+
+-- Keeps what a task that counts no more has returned (empty: null), if it asked for that. Of a result that its tenant's
+-- limit leaves no room for, only the time is kept: it says that there was one.
 function task_options.keep_result(call, account, id, result)
   local result_ttl = task_options.of(call, id).result_ttl
   if result_ttl == 0 then return end
   if result == '' then result = 'null' end
-  local until_ms = string.format('%.0f ', call.now + result_ttl)
-  redis.call('SET', call.prefix .. 'result:' .. id, until_ms .. result, 'PX', ttl_for(result_ttl))
-  note_kept(call, account, 'r', id, #result, result_ttl)
+  local value, size = string.format('%.0f', call.now + result_ttl), 0
+  if accounts.bytes_of(id, #result) <= limits.room(call, account) then
+    value, size = value .. ' ' .. result, #result
+  end
+  redis.call('SET', call.prefix .. 'result:' .. id, value, 'PX', ttl_for(result_ttl))
+  note_kept(call, account, 'r', id, size, result_ttl)
 end

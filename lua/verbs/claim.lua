@@ -1,4 +1,5 @@
--- needs: accounts, batch_ends, batches, calls, close, leases, picks, places, records, seats, takes, task_options
+-- needs: accounts, batch_ends, batches, calls, close, errors, leases, picks, places, records, seats, takes,
+-- task_options
 --
 -- The verb `claim`: the fair pick (pick/README.md), and the lease that is written in the same atomic step.
 --
@@ -99,7 +100,7 @@ local function lease_round(call, round, ids, claim)
     if last_run then  -- of the task's last attempt
       last_run = RUN.unpack(last_run)
       attempt, uncounted, max_attempts = last_run.attempt + 1, last_run.uncounted_attempts, last_run.max_attempts
-      message, more = last_run.error, last_run.more
+      message, more, bytes = last_run.error, last_run.more, bytes and bytes + errors.bytes_of(last_run.error)
       last = last_attempt(max_attempts, uncounted)
     end
     if not features or last_run and is_left_over(call, id, last_run) then
@@ -112,7 +113,7 @@ local function lease_round(call, round, ids, claim)
       if features ~= begun_for then begun, begun_for = begun_with(call, claim, features), features end
       n = n + 1
       leased[n], new_runs[2 * n - 1] = id, id
-      new_runs[2 * n] = begun .. struct.pack(REST, bytes + #message, round.tenants[i], attempt, uncounted,
+      new_runs[2 * n] = begun .. struct.pack(REST, bytes, round.tenants[i], attempt, uncounted,
         max_attempts, expires_at, #more, more) .. message
       local at = HEAD + 4 * n
       out[at - 3], out[at - 2], out[at - 1], out[at] = id, attempt, last, record

@@ -1,4 +1,4 @@
--- needs: arrivals, calls, close, leases, records, settlements, task_options, waiting
+-- needs: arrivals, calls, close, errors, leases, records, settlements, task_options, waiting
 --
 -- The verb `enqueue`.
 --
@@ -26,7 +26,7 @@ local function replace(call, new, id, dedupe_key, own)
   local run, asked, header, bytes = leases.run_of(call, id), task_options.of(call, id), records.read(record, id)
   if run and leases.is_leased(run.state) or asked.dedupe_key ~= dedupe_key or asked.batch ~= '' then return false end
   local is_delayed = redis.call('ZSCORE', call.prefix .. 'delayed:' .. header.tenant, id)
-  return note_replaced(new, id, record, run, bytes + (run and #run.error or 0), is_delayed)
+  return note_replaced(new, id, record, run, bytes + (run and errors.bytes_of(run.error) or 0), is_delayed)
 end
 
 -- Checks and decides on a task; returns its outcome.

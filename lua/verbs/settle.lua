@@ -93,7 +93,7 @@ end
 -- Decides on the tasks that follow one which is acknowledged, as `enqueue` does: before the first write. The tenant's
 -- bytes, and dedupe key, are as they will be without the one that ends.
 local function decide_links(call, new, args, bytes)
-  call.ending, new.freed_bytes = args[3], bytes
+  call.ending, new.freed_bytes = args[3], bytes - task_options.least_of_result(call, args[3])
   for _, outcome in ipairs(enqueue.decide(call, new, args, 6, #args)) do
     if outcome == 'expired' then refuse('bad_request', 'expires_at') end
   end

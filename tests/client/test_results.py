@@ -8,6 +8,7 @@ import pytest
 import trio
 
 import fairq
+from fairq.errors import NoResult
 from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.server.run import Served
 from tests.server.harness import WORKER, raw
@@ -53,6 +54,34 @@ async def test_what_a_handler_returns_is_the_result(served: Served, ada: fairq.C
                 task = await ada.enqueue("emails", value, result_ttl=60)
                 assert await task.result(timeout=30) == value
                 assert await task.result(timeout=0) == value  # it can be read again
+
+
+async def test_a_result_that_the_limit_leaves_no_room_for_is_named(
+    served: Served, ada: fairq.Client, boss: fairq.OperatorClient
+) -> None:
+    app = worker_of(served, 20)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> Any:
+        return "r" * 20_000
+
+    tasks = await ada.enqueue_many("emails", range(50), result_ttl=60)
+    await boss.set_limits("emails", "ada", stored_bytes=100_000)
+    async with working(app):
+        ends = [await ended(task) for task in tasks]
+    assert ends.count("stored_bytes") == 50 - ends.count("kept")
+    assert 1 <= ends.count("kept") <= 4
+    (share,) = (await boss.request("tenants", {"queue": "emails", "tenant": "ada"}))["tenants"]
+    assert share["stored_bytes"] <= 100_000
+
+
+async def ended(task: fairq.EnqueuedTask) -> str:
+    """Say whether a task's result is kept, or why not."""
+    try:
+        await task.result(timeout=30)
+    except NoResult as error:
+        return error.field or ""
+    return "kept"
 
 
 async def test_a_timeout_that_is_not_a_number_is_refused_and_the_client_goes_on(ada: fairq.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import struct
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fairq
-from fairq.model.queue.limits import ALL_UNSET, DEFAULTS, bytes_of
+from fairq.model.queue.limits import ALL_UNSET, BATCH_BYTES, CUT, CUT_AT, DEFAULTS, bytes_of
 
 from .calls import FORMATS, PLAIN, Queue, unpack, unpack_map
 
@@ -44,6 +45,12 @@ class Seat:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
+
+
+def bytes_of_error(text: bytes) -> int:
+    """Tell what an error or a traceback counts among its tenant's bytes."""
+    is_cut = text.endswith(CUT.encode()) and len(text) <= CUT_AT + len(CUT)
+    return 0 if is_cut else len(text)
 
 
 def is_task(record: bytes) -> bool:
@@ -265,7 +272,7 @@ class Keyspace:
     def bytes_of(self, id: str) -> int:
         """Tell what a task counts among its tenant's bytes."""
         header, run = self.headers[id], self.runs.get(id)
-        extra = len(run.error) if run else 0
+        extra = bytes_of_error(run.error) if run else 0
         return bytes_of(id, header.end + self.size(id) + header.extra + extra)
 
     def check_task_options(self) -> None:
@@ -401,13 +408,18 @@ class Keyspace:
     def kept_by(self, tenant: str, tag: bytes) -> int:
         """Add up the bytes of all that a tenant keeps."""
         templates = {f: len(t) for f, t in self.templates.items() if f.partition("/")[0] == tenant}
-        batches = {
-            id: b.on_complete + b.on_success + b.on_death for id, b in self.batches.items() if b.tenant == tenant
+        batches = {id: BATCH_BYTES for id, b in self.batches.items() if b.tenant == tenant}
+        callbacks = {  # as the tasks that they will be
+            f"{id}-{event}-{self.batches[id].created_at:.0f}": FORMATS["HEADER"].size + len(tenant) + size
+            for id, event in itertools.product(batches, ("complete", "success", "death"))
+            if (size := getattr(self.batches[id], f"on_{event}"))
         }
+        letters = [letter for letter in self.dead.values() if letter.tenant == tenant]
         return int(
             sum(self.bytes_of(id) for id, header in self.headers.items() if header.tenant == tenant)
             + sum(struct.unpack_from("<I", member, 5)[0] for member in self.ends if member[1:5] == tag)
-            + sum(bytes_of(name, size) for kept in (batches, templates) for name, size in kept.items())
+            + sum(bytes_of(name, size) for kept in (batches, callbacks, templates) for name, size in kept.items())
+            + sum(bytes_of_error(text) for each in letters for text in (each.error.encode(), each.traceback))
         )
 
     def check_schedules(self) -> None:

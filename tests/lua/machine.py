@@ -55,6 +55,7 @@ SMALL_VARIANT = (  # by which few tenants are drawn, and few tasks and bytes are
 SMALL = {"few": 1, "looks": 1, "first": 1, "blocks": 1, "widest": 2, "large": 3, "page": 80}
 SMALL |= {"most": 5, "late": 3, "late_each": 2, "costly": 3}
 LEASE, HEAVIEST = 1000, 10_000_000
+LONG = "bad luck " * 150  # a result, or an error, for which there may be no room
 START = leased_at_ms(0) - 40_000  # the numbers of leases count from 1, and soon go with the time
 NAMES = ["ada", "bob", "cyd", "dan"]
 IDS = [f"id{n}" for n in range(10)]
@@ -108,8 +109,9 @@ ACTIONS = ["ack", "ack", "nack", "nack", "reject", "release", "reap", "extend", 
 BATCHES, STATES = ["b1", "b2", "b3"], ["", "open", "closed", "complete"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
+SAID = ["", "bad", LONG]
 SETTLEMENTS = st.lists(
-    st.tuples(st.sampled_from(ACTIONS), st.integers(0, 15), st.sampled_from(DELAYS), st.sampled_from(["", "bad"])),
+    st.tuples(st.sampled_from(ACTIONS), st.integers(0, 15), st.sampled_from(DELAYS), st.sampled_from(SAID)),
     min_size=1,
     max_size=4,
 )
@@ -175,6 +177,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.now = self.latest = START
         self.has_gone_back = False
         self.claims = 0
+        self.lowered: set[str] = set()  # tenants that may keep more than their limit: it was lowered
         self.given: list[tuple[str, int]] = []  # id and number of every lease so far
         self.lives: dict[str, int] = {}
         self.history, self.webhooks = ToldHistory(), ToldWebhooks(*((3, 1) if self.bounds else ()))
@@ -370,7 +373,8 @@ class QueueMachine(RuleBasedStateMachine):
             delay = delay if action in ("nack", "release") else None
             is_fenced = error and delay is None and action in ("release", "reap")  # by its connection too
             fence = f"{number}/{seed % 3}" if is_fenced else number
-            settlements.append((action, id, fence, delay, error, f"{id} at {number}" * bool(error)))
+            traceback = f"{id} at {number}" * (100 if error == LONG else bool(error))
+            settlements.append((action, id, fence, delay, error, traceback))
         parts = settle_args((*each[:3], "" if each[3] is None else each[3], *each[4:]) for each in settlements)
         random_values = RandomValues(seed, 4)
         outcomes = [word.decode() for word in self.call("settle", *parts, random_values=random_values.packed)]
@@ -411,6 +415,13 @@ class QueueMachine(RuleBasedStateMachine):
         if limit == "guaranteed" and not name:
             name = NAMES[0]
         self.same(self.queue_at_now().set_limits(name, **values), self.model.set_limits(self.now, name, values))
+        self.lowered |= self.crowded()
+
+    def crowded(self) -> set[str]:
+        """Say which tenants keep more than their limits allow, or more events than half of them."""
+        m = self.model
+        kept = {t: (m.limit(t, "stored_bytes"), m.kept_by(t) - t.bytes, t.bytes) for t in m.tenants.values()}
+        return {t.name for t, (most, feed, rest) in kept.items() if 0 < most < max(2 * feed, feed + rest)}
 
     @rule(
         name=st.sampled_from(["", *NAMES]),
@@ -690,6 +701,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.same(limits, self.model.set_for(name))
         for id in IDS:
             self.reasons_are_the_same(id)
+        self.lowered &= self.crowded()
+        self.same(self.crowded() - self.lowered, set())
         keys = Keyspace(self.queue)
         keys.check()
         self.same(keys.parked, self.model.parked)
@@ -762,6 +775,7 @@ class Walk:
         self.has_groups = self.grouper.random() < 0.5
         self.namer = random.Random(seed)  # of what is postponed, and of tasks' names, in one of five walks
         self.has_names = self.namer.random() < 0.2
+        self.talker = random.Random(seed)  # of long results and errors
         self.retrier = random.Random(seed)  # of how long tasks wait for their next attempts
         self.bounder = random.Random(seed)  # of how many tenants there may be, in one of seven walks
         self.has_max_tenants = self.bounder.random() < 0.15
@@ -790,7 +804,7 @@ class Walk:
         for n, (action, back, delay, error) in enumerate(chosen):
             if action == "release":  # few have a delay
                 chosen[n] = action, back, delay or 0 if self.namer.random() < 0.25 else None, error
-        return chosen
+        return [(*each[:3], LONG if self.talker.random() < 0.1 else each[3]) for each in chosen]
 
     def window(self) -> dict[str, Any]:
         """Choose a window, or none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairq.model.queue.limits import bytes_of
+from fairq.model.queue.limits import BATCH_BYTES, bytes_of
 
 from .calls import LEASE_MS, START, Listener, Queue
 from .keyspace import Keyspace
@@ -83,7 +83,7 @@ def test_a_lease_that_runs_out_while_its_batch_is_being_cancelled_is_cancelled_o
     assert progress
     assert (progress.state, progress.cancelled, progress.running) == ("complete", 65, 0)
     state = queue.queue_state()
-    assert (state["leased"], state["ready"], queue.tenant("ada").bytes) == (0, 0, bytes_of("b", 0))
+    assert (state["leased"], state["ready"], queue.tenant("ada").bytes) == (0, 0, bytes_of("b", BATCH_BYTES))
 
 
 def test_no_task_of_a_batch_that_is_being_cancelled_is_given_a_place(queue: Queue) -> None:

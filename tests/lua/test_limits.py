@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from typing import Any
 
 import pytest
 import redis
 
 from .calls import Queue, writes
-
-DAY = 86_400_000
 
 
 def leased(queue: Queue, tenant: str) -> int:
@@ -89,42 +85,6 @@ def test_a_tenant_has_its_guarantee_or_its_share_whichever_is_more(
     means = {name: slots / 150 for name, slots in held.items()}
     assert least <= means["ada"] <= most, means
     assert abs(means["bob"] - means["cyd"]) < 0.5, means
-
-
-LONG = dict.fromkeys(("key", "group", "name"), 250)
-ALL_OPTIONS: dict[str, Any] = {"period": DAY, "result": DAY, "expires_in": DAY, "events": 1, "priority": 9}
-
-
-def fill(queue: Queue, width: int, texts: dict[str, int], given: dict[str, Any]) -> int:
-    """Enqueue tasks of one byte until they are refused; how many there are."""
-    for n in itertools.count():
-        try:
-            own = {name: f"{n:0{size}}" for name, size in texts.items()}
-            queue.enqueue("ada", f"{n:0{width}}", payload=b"1", **given, **own)
-        except redis.ResponseError:
-            return n
-    raise AssertionError
-
-
-@pytest.mark.one_store
-@pytest.mark.parametrize("end", ["", "claim", "reject", "nack"])
-@pytest.mark.parametrize(
-    ("width", "texts", "given"), [(1, {}, {}), (250, {}, {"delay": 1}), (250, LONG, ALL_OPTIONS)], ids=str
-)
-def test_a_tenant_at_its_limit_takes_no_more_of_the_store(
-    queue: Queue, width: int, texts: dict[str, int], given: dict[str, Any], end: str
-) -> None:
-    most = 200_000
-    queue.set_limits("ada", stored_bytes=most)
-    n = fill(queue, width, texts, given)
-    queue.advance(1)
-    queue.tick()
-    for lease in queue.claim(n) if end else []:
-        if end in ("reject", "nack"):
-            queue.end(end, lease, DAY if end == "nack" else "")
-    client: Any = queue.client
-    taken = sum(client.memory_usage(key, samples=0) for key in client.keys("*"))
-    assert most / 10 < taken < most, taken / n
 
 
 def test_the_refusal_says_when_to_come_again(queue: Queue) -> None:

@@ -10,7 +10,7 @@ import trio
 
 import fairq
 import fairq.testing
-from fairq.errors import BadRequest, Forbidden, QuotaExceeded
+from fairq.errors import BadRequest, Forbidden, NoResult, QuotaExceeded
 
 
 def make_app(order: list[Any]) -> fairq.Worker:
@@ -67,6 +67,28 @@ async def test_an_operator_limits_tenants(order: list[Any]) -> None:
             await operator.set_weight("emails", "ada", 3.0, if_version="0" * 12)
         with pytest.raises(BadRequest, match="guaranteed to one tenant"):
             await operator.set_limits("emails", guaranteed=1)
+
+
+async def test_a_result_has_no_room_within_a_tenants_limit() -> None:
+    app = fairq.Worker()
+
+    @app.task("emails")
+    async def handle(task: fairq.Task) -> str:
+        if task.payload == "fail":
+            raise fairq.Reject("é" * 300)
+        return "r" * 2000
+
+    async with fairq.testing.run(app, tenant="ada") as service:
+        await service.as_operator().set_limits("emails", "ada", stored_bytes=2500)
+        task = await service.enqueue("emails", 1, result_ttl=60)
+        await service.drain()
+        with pytest.raises(NoResult, match="its tenant's limit stored_bytes left no room") as caught:
+            await task.result()
+        assert caught.value.field == "stored_bytes"
+        await service.as_operator().set_limits("emails", "ada", stored_bytes=1700)
+        failed = await service.enqueue("emails", "fail")
+        await service.drain()
+        assert (await failed.state()).error == "é" * 20 + " [cut: stored_bytes]"
 
 
 async def test_an_operator_pauses_a_tenant_and_the_queue(order: list[Any]) -> None:

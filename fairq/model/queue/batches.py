@@ -15,7 +15,7 @@ class Batching(Records):
     def call_back(self, name: str, event: str, now: float) -> None:
         """Enqueue the callback task for an event of a batch, unless it is there."""
         b = self.batches[name]
-        id = f"{name}-{event}-{b.created_at:.0f}"
+        id = b.callback_id(name, event)
         if b.callbacks.get(event) and id not in self.records:
             t = self.touch(b.tenant)
             size = b.callbacks[event]
@@ -39,16 +39,23 @@ class Batching(Records):
             self.refill(b)
             if b.dead and b.callbacks.get("death"):
                 self.call_back(name, "death", now)
-                self.touch(b.tenant).bytes -= b.callbacks.pop("death")
+                self.drop_callbacks(name, b, ["death"])
             if b.state == "closed" and b.ended == b.total:
                 b.state, b.completed_at = "complete", now
                 if b.events:
                     counts = f"{b.done} {b.dead} {b.cancelled} {b.expired}"
-                    self.touch(b.tenant)
-                    self.feeds.tell(self.settings["events_keep"], b.tenant, "batch_completed", name, now, 0, counts)
+                    self.tell(self.touch(b.tenant), "batch_completed", name, now, 0, counts)
                 self.call_back(name, "complete", now)
                 if b.done == b.total:
                     self.call_back(name, "success", now)
+                self.drop_callbacks(name, b, list(b.callbacks))
+
+    def drop_callbacks(self, name: str, b: Batch, events: list[str]) -> None:
+        """Keep no room any more for callbacks that have been, or will not be."""
+        before = b.bytes(name)
+        for event in events:
+            del b.callbacks[event]
+        self.touch(b.tenant).bytes += b.bytes(name) - before
 
     def open_batch(
         self, now: float, tenant: str, name: str, max_running: int, callbacks: dict[str, int], events: int = 0

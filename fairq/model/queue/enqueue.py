@@ -7,6 +7,7 @@ from typing import Any
 
 from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.batches import Batching
+from fairq.model.queue.limits import bytes_of
 from fairq.model.queue.tasks import Task
 
 New = dict[str, tuple[Task, dict[str, Any]]]  # tasks by id, with their options
@@ -78,12 +79,19 @@ class Enqueueing(Batching):
                 new[id] = task, given
                 if first:
                     replaced.append(first)
-        if new and (which := self.too_much(t, now, {id: task for id, (task, _) in new.items()}, replaced, ending)):
+        if new and (which := self.too_much(t, now, new, replaced, ending)):
             return [f"FAIRQ quota_exceeded {which}"], {}, []
+        self.promised = self.bytes_of_new(new)
         return outcomes, new, replaced
+
+    def bytes_of_new(self, new: New) -> int:
+        """Return the bytes that new tasks will count, with the keys that they hold for a period."""
+        keys = sum(bytes_of(task.key, len(id)) for id, (task, given) in new.items() if task.key and given.get("period"))
+        return keys + sum(task.bytes(id) for id, (task, _) in new.items())
 
     def store_decided(self, now: float, new: New, replaced: list[str]) -> None:
         """Store new tasks in the places of others, which may have come with the same call."""
+        self.promised = 0
         for id, (task, given) in new.items():
             self.add(id, task, given.get("period", 0), now)
         for holder in replaced:
@@ -95,14 +103,16 @@ class Enqueueing(Batching):
         until, id = self.holders.get((tenant, key), (-1, ""))
         return id if key and ((until == 0 and id not in ending) or until > now) else None
 
-    def too_much(self, t: Tenant, now: float, new: dict[str, Task], replaced: list[str], ending: Sequence[str]) -> str:
+    def too_much(self, t: Tenant, now: float, new: New, replaced: list[str], ending: Sequence[str]) -> str:
         """Say which limit new tasks would exceed once the tasks that they replace, or that end, are gone."""
         if self.is_one_too_many(t.name):
             return "max_tenants"
         staying, stored = new.keys() - replaced, [id for id in replaced if id not in new]
-        delayed = sum(new[id].start_at > now for id in staying) - sum(id in t.delayed for id in stored)
-        more = sum(new[id].bytes(id) for id in staying) - sum(map(self.bytes_of_task, [*stored, *ending]))
-        kept = self.kept_by(t, self.limit(t, "stored_bytes")) + more
+        delayed = sum(new[id][0].start_at > now for id in staying) - sum(id in t.delayed for id in stored)
+        more = self.bytes_of_new(new) - sum(new[id][0].bytes(id) for id in new.keys() - staying)
+        more -= sum(map(self.bytes_of_task, [*stored, *ending]))
+        more += sum(bytes_of(id, 0) for id in ending if self.records[id].result_ttl)
+        kept = self.compared_by(t) + more
         return self.exceeded(t, len(new) - len(replaced), delayed, kept, t.pending)
 
     def can_be_replaced(self, id: str, key: str, new: New) -> bool:

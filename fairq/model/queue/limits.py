@@ -21,11 +21,24 @@ DEFAULTS: dict[str, float] = {
 }
 ALL_UNSET: dict[str, float] = dict.fromkeys(LIMITS, UNSET)
 ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700
+GROUP_BYTES, BATCH_BYTES = 600, 2000  # of a group's sorted set, and of those of a batch
+CUT, CUT_AT, ERROR_BYTES, TRACEBACK_BYTES = " [cut: stored_bytes]", 40, 2048, 8192
 
 
 def bytes_of(name: str, size: int) -> int:
     """Return the bytes that a thing of that name counts for its tenant."""
     return ITEM_BYTES + NAMED_IN * len(name) + size
+
+
+def bytes_of_error(text: str) -> int:
+    """Return the bytes that an error or traceback counts: nothing where it was cut."""
+    size = len(text.encode())
+    return 0 if size <= CUT_AT + len(CUT) and text.endswith(CUT) else size
+
+
+def head_of(text: str, most: int) -> str:
+    """Return the first bytes of a text."""
+    return text.encode()[:most].decode(errors="replace")
 
 
 class Limiting:

@@ -12,7 +12,16 @@ from fairq.model.checks import COPY_MARK, DERIVED
 from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.fair_pick import FairPick
 from fairq.model.queue.feeds import Feeds
-from fairq.model.queue.limits import EVENT_COST, bytes_of
+from fairq.model.queue.limits import (
+    CUT,
+    CUT_AT,
+    ERROR_BYTES,
+    EVENT_COST,
+    TRACEBACK_BYTES,
+    bytes_of,
+    bytes_of_error,
+    head_of,
+)
 from fairq.model.queue.sorted_set import SortedSet, first_by_score
 from fairq.model.queue.tasks import Batch, Death, Run, Task
 from fairq.model.queues import QueueSettings, stored_setting
@@ -60,11 +69,13 @@ class Records(FairPick):
         self.cancelling: dict[str, float] = {}
         self.results: dict[str, tuple[float, str]] = {}  # id -> until, result
         self.kept_until: float = 0  # the last of results and dedupe keys that outlive their tasks
+        self.promised = 0.0  # bytes that have room, and are not stored yet
         self.feeds = Feeds()
 
     def open(self, now: float, witness: float = math.inf) -> float:
         """Begin a call: time never goes back. `witness` is the caller's own time."""
         self.touched, self.woken, self.readied, self.freed, self.cost = [], [], False, False, 0
+        self.promised = 0
         self.lowered_from, self.lowered_by = None, []
         back = self.now - now
         self.goes_back = back > CLOCK_BACK_MS
@@ -109,15 +120,13 @@ class Records(FairPick):
         task.tenant.bytes -= task.bytes(id)
 
     def note_error(self, id: str, run: Run, error: str) -> None:
-        """Keep what a failure said."""
-        self.records[id].tenant.bytes += len(error) - len(run.error)
+        """Keep what a failure said, or, where there is no room for it, its beginning."""
+        t, error = self.records[id].tenant, head_of(error, ERROR_BYTES)
+        more = bytes_of_error(error) - bytes_of_error(run.error)
+        if more > max(0, self.room(t)):
+            error = head_of(error, CUT_AT) + CUT
+        t.bytes += bytes_of_error(error) - bytes_of_error(run.error)
         run.error = error
-
-    def drop_run(self, id: str) -> Run | None:
-        """Delete what changes of a task."""
-        if run := self.runs.pop(id, None):
-            self.records[id].tenant.bytes -= len(run.error)
-        return run
 
     def put_ready(self, t: Tenant, id: str, at_head: bool = False) -> None:
         """Make a task ready, last of its priority and group; it is pending if its batch has no free slot."""
@@ -145,13 +154,18 @@ class Records(FairPick):
 
     def bury(self, id: str, reason: str, now: float, traceback: str = "") -> None:
         """Make a dead letter."""
-        t, run = self.records[id].tenant, self.drop_run(id) or Run(0)
+        t, run = self.records[id].tenant, self.runs.pop(id, None) or Run(0)
+        traceback = head_of(traceback, TRACEBACK_BYTES)
+        if len(traceback.encode()) > max(0, self.room(t)):
+            traceback = "" if run.error and not bytes_of_error(run.error) else CUT
+        t.bytes += bytes_of_error(traceback)
         self.free_key(id)
         self.note_end(id, "dead")
         if b := self.batch_of(id):
             b.expired += reason == "expired"
         self.tell_of(id, "expired" if reason == "expired" else "dead", now, run.attempt, reason)
-        self.dead[id], self.deaths[id] = Death(t, reason, run.attempt, run.lease, now, run.error, traceback), now
+        self.dead[id] = Death(t, reason, run.attempt, run.lease, now, run.error, traceback)
+        self.deaths[id] = now
         t.dead += 1
         self.counts["buried"] += 1
         self.counts["expired"] += reason == "expired"
@@ -166,13 +180,17 @@ class Records(FairPick):
         if self.holders.get(held) == (0, id):
             del self.holders[held]
 
-    def forget(self, id: str, owner: Run | None, how: str, now: float) -> None:
-        """Forget a task but for its id, and for the lease whose owner ended it, if one did."""
+    def forget(self, id: str, owner: Run | None, how: str, now: float, result: str = "") -> None:
+        """Forget a task but for its id, its result, and the lease whose owner ended it, if one did."""
+        task = self.records[id]
+        task.tenant.bytes -= self.bytes_of_task(id)
+        if how == "done" and task.result_ttl:
+            self.keep_result(task, id, result or "null")
         self.free_key(id)
         self.note_end(id, how)
         self.tell_of(id, how, now, owner.attempt if owner else 0)
-        self.drop_run(id)
-        self.drop_record(id)
+        self.runs.pop(id, None)
+        del self.records[id]
         self.mark(id, owner.lease if owner else 0, how, now)
         self.counts[how] += 1
 
@@ -252,7 +270,14 @@ class Records(FairPick):
     def tell_of(self, id: str, event: str, now: float, attempt: int, detail: str = "") -> None:
         """Add an event to the feed of a task that asked for events."""
         if self.records[id].events:
-            self.feeds.tell(self.settings["events_keep"], self.records[id].tenant.name, event, id, now, attempt, detail)
+            self.tell(self.records[id].tenant, event, id, now, attempt, detail)
+
+    def tell(self, t: Tenant, event: str, of: str, at: float, attempt: int, detail: str) -> None:
+        """Add an event to a tenant's feed, which keeps those for which there is room, in half of the limit at most."""
+        most, keep = self.limit(t, "stored_bytes"), self.settings["events_keep"]
+        if most:
+            keep = min(keep, max(0, math.floor(min(most / 2, most - t.bytes - self.promised) / EVENT_COST)))
+        self.feeds.tell(keep, t.name, event, of, at, attempt, detail)
 
     def cancel_one(self, id: str, now: float) -> str:
         """Forget a waiting task, or have a running one stopped."""
@@ -274,6 +299,7 @@ class Records(FairPick):
         del self.deaths[id]
         t = self.touch(death.tenant.name)
         t.dead -= 1
+        t.bytes -= death.counted
         return t
 
     def drop_letter(self, id: str, now: float) -> None:
@@ -295,8 +321,20 @@ class Records(FairPick):
     def keeps_too_much(self, tenant: str, size: int) -> bool:
         """True if a tenant that kept so much more would have more than its limit."""
         t = self.tenants.get(tenant) or Tenant(tenant)
+        return size > 0 and 0 < self.limit(t, "stored_bytes") < self.compared_by(t) + size
+
+    def room(self, t: Tenant) -> float:
+        """Return how many bytes more a tenant may keep."""
         most = self.limit(t, "stored_bytes")
-        return size > 0 and 0 < most < self.kept_by(t, most) + size
+        return most - self.kept_by(t) - self.promised if most else math.inf
+
+    def keep_result(self, task: Task, id: str, result: str) -> None:
+        """Keep what a task has returned, or that it did: it counts no more, and so there is room for that."""
+        until, size = self.call_now + task.result_ttl, len(result.encode())
+        if bytes_of(id, size) > self.room(task.tenant):
+            result, size = "", 0
+        self.results[id] = until, result
+        self.keep(task.tenant, "r", id, size, until)
 
     def keep(self, t: Tenant, kind: str, name: str, size: int, until: float) -> None:
         """Count a result or a dedupe key among its tenant's bytes, until then."""
@@ -314,8 +352,13 @@ class Records(FairPick):
     def bytes_of_task(self, id: str) -> int:
         """Return the bytes that a task counts, its run included."""
         run = self.runs.get(id)
-        return self.records[id].bytes(id) + (len(run.error) if run else 0)
+        return self.records[id].bytes(id) + (bytes_of_error(run.error) if run else 0)
 
-    def kept_by(self, t: Tenant, limit: float = math.inf) -> float:
-        """Add up what a tenant keeps; of its feed no more than half of its limit counts."""
-        return t.bytes + min(EVENT_COST * len(self.feeds.kept.get(t.name, ())), limit / 2)
+    def kept_by(self, t: Tenant) -> int:
+        """Add up what a tenant keeps."""
+        return t.bytes + EVENT_COST * len(self.feeds.kept.get(t.name, ()))
+
+    def compared_by(self, t: Tenant) -> float:
+        """Add up what new things of a tenant leave room for: of its feed no more than half of its limit."""
+        most = self.limit(t, "stored_bytes")
+        return min(self.kept_by(t), t.bytes + most / 2) if most else self.kept_by(t)

@@ -56,10 +56,7 @@ class Settling(Batching):
             return outcome + (f" {run.takeovers} {run.lasts}" if action == "take" else "")
         if action == "ack":
             self.end_lease(id, run, "settled", now, True).done += 1
-            if self.records[id].result_ttl:
-                self.results[id] = kept_until, result = now + self.records[id].result_ttl, said or "null"
-                self.keep(self.records[id].tenant, "r", id, len(result), kept_until)
-            self.forget(id, run, "done", now)
+            self.forget(id, run, "done", now, said)
         elif run.state == "stopping":
             self.end_lease(id, run, "settled", until)
             self.forget(id, None if action == "reap" else run, "cancelled", now)
@@ -68,7 +65,7 @@ class Settling(Batching):
         elif action == "reject":
             self.end_lease(id, run, "settled", now, True)
             self.note_error(id, run, said)
-            self.tell_of(id, "failed", now, run.attempt, said)
+            self.tell_of(id, "failed", now, run.attempt, run.error)
             self.bury(id, "rejected", now, traceback)
         elif action == "release":
             self.release(id, run, delay, said, now, until)
@@ -119,7 +116,7 @@ class Settling(Batching):
         """Send a task to its next attempt, or to the dead letters."""
         t = self.end_lease(id, run, "settled", now, True)
         self.note_error(id, run, error)
-        self.tell_of(id, "failed", now, run.attempt, error)
+        self.tell_of(id, "failed", now, run.attempt, run.error)
         if run.is_last:
             return self.bury(id, "exhausted", now, traceback)
         if delay is None:

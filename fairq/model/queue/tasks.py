@@ -6,7 +6,7 @@ from attrs import define, field
 
 from fairq.model.batches import BatchStage, BatchState
 from fairq.model.queue.accounts import Tenant
-from fairq.model.queue.limits import bytes_of
+from fairq.model.queue.limits import BATCH_BYTES, GROUP_BYTES, bytes_of, bytes_of_error
 from fairq.model.queue.ready import Asked
 from fairq.model.queue.sorted_set import SortedSet
 
@@ -44,8 +44,8 @@ class Task:
     def bytes(self, id: str) -> int:
         """Return the bytes that it counts for its tenant."""
         asks = self.priority != 50 or self.key or self.result_ttl or self.batch or self.events or self.group
-        asks = asks or self.retry_base or self.retry_cap
-        return bytes_of(id, self.length + (bytes_of(self.key + self.group, 0) if asks else 0))
+        asks, more = asks or self.retry_base or self.retry_cap, GROUP_BYTES if self.group else 0
+        return bytes_of(id, self.length + (bytes_of(self.key + self.group, more) if asks else 0))
 
     @property
     def asked(self) -> Asked:
@@ -103,8 +103,14 @@ class Batch:
     pending: SortedSet[str] = field(factory=SortedSet)  # priority and order
 
     def bytes(self, id: str) -> int:
-        """Return the bytes that it counts for its tenant."""
-        return bytes_of(id, sum(self.callbacks.values()))
+        """Return the bytes that it counts for its tenant, with those of callback tasks that may still come."""
+        length = HEADER_BYTES + len(self.tenant)
+        to_come = {self.callback_id(id, event): size for event, size in self.callbacks.items() if size}
+        return bytes_of(id, BATCH_BYTES) + sum(bytes_of(task, length + size) for task, size in to_come.items())
+
+    def callback_id(self, id: str, event: str) -> str:
+        """Return the id of a callback task."""
+        return f"{id}-{event}-{self.created_at:.0f}"
 
     def state_of(self, id: str) -> BatchState:
         """Return its progress, under this id."""
@@ -134,3 +140,8 @@ class Death:
     def owner(self) -> int:
         """Return the lease whose owner had the task die; 0: no owner had."""
         return self.lease if self.reason in ("exhausted", "rejected") else 0
+
+    @property
+    def counted(self) -> int:
+        """Return the bytes that it counts beside its task."""
+        return bytes_of_error(self.error) + bytes_of_error(self.traceback)

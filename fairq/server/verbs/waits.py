@@ -9,7 +9,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import Draining
-from fairq.model.tasks import TaskState
+from fairq.model.tasks import NO_ROOM, TaskState
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, full_ids
@@ -80,5 +80,5 @@ def _end_of(id: str, state: TaskState, result: bytes | None) -> Body:
     row: Body = {"id": id, "state": state.state, "reason": state.reason, "error": state.error}
     row = {name: value for name, value in row.items() if value}
     if result is not None:  # results are kept longer than task states
-        row |= {"state": "done", "result": orjson.Fragment(result)}
+        row |= {"state": "done"} | ({"result": orjson.Fragment(result)} if result else {"reason": NO_ROOM})
     return row
