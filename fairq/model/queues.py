@@ -51,6 +51,7 @@ class QueueSettings:
     max_tenants: int = _whole(1_000_000, 1, 100_000_000)
     reserve: int = _whole(0, 0, 90)
     run_timeout_ms: int = _whole(0, 0, 604_800_000)
+    max_lost_leases: int = _whole(3, 0, 100)
 
 
 def longest_wait_ms(base_ms: int, cap_ms: int, attempts: int) -> int:

@@ -66,6 +66,7 @@ class Claim(NamedTuple):
     now_ms: int = 0
     blocked: Sequence[BlockedInterval] = ()
     run_timeout_ms: int = 0  # of the queue's handlers; 0: none
+    alone: frozenset[str] = frozenset()  # ids of those that run alone (lua/tasks/lost_leases.lua)
 
 
 @define(eq=False)
@@ -102,10 +103,11 @@ class TaskCalls(Calls):
         reply = None if again else await self._claim_with_last(queue, *args)
         if reply is None:
             reply = await self._call("claim", queue, *args)
-        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms = reply[:CLAIM_HEAD]
+        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, ids = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         intervals = unpack_blocked_intervals(blocked)
-        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, intervals, run_timeout_ms)
+        alone = frozenset(map(bytes.decode, ids))
+        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, intervals, run_timeout_ms, alone)
 
     def claimed(self, queue: str, claim: Claim) -> None:
         """Note the attempts that a claim begins, and count them."""

@@ -6,7 +6,7 @@
 -- delayed (a sorted set per tenant, score start_at_ms), pending (tasks/batches.lua), leased (tasks/leases.lua), dead
 -- (`dead`).
 
-places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
+places.NO_RUN = {attempt = 0, lease = 0, lost_leases = 0, error = ''}  -- of a task that was never leased
 
 -- Puts tasks where they wait for their start. `starts`: start and id of each, alternately. The sorted set `due`
 -- holds each tenant's earliest start, so that the ticker visits tenants, not tasks. `set`: another one than `delayed:`.
@@ -120,7 +120,7 @@ end
 function places.put_dead(call, account, id, reason, run, traceback)
   local queue = call.queue
   redis.call('HSET', call.prefix .. 'dead', id, DEATH.pack({reason = reason, attempts = run.attempt, lease = run.lease,
-    died_at = call.now, tenant = account.name, error = run.error,
+    died_at = call.now, tenant = account.name, error = run.error, lost_leases = run.lost_leases,
     traceback = (traceback or ''):sub(1, TRACEBACK_BYTES)}))
   places.count_dead(call, account, id, call.now)
   accounts.add_bytes(call, account, -#run.error)

@@ -68,6 +68,7 @@ SETTINGS: dict[str, list[int]] = {
     "retry_cap_ms": [150, 1],
     "dead_keep_ms": [10**6, LEASE, 14 * 86_400_000],
     "dead_keep": [1000, 1000, 2, 0],
+    "max_lost_leases": [3, 3, 2, 1, 0],
     "max_tenants": [1_000_000, 1_000_000, 1_000_000, 3, 2, 1_000_000],
 }
 LIMITED: dict[str, list[float]] = {
@@ -104,7 +105,7 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "name": st.sampled_from(["n1", "n2"]),
     },
 )
-ACTIONS = ["ack", "ack", "nack", "nack", "reject", "release", "reap", "extend", "take"]
+ACTIONS = ["ack", "ack", "nack", "nack", "reject", "release", "reap", "lose", "lose", "lose_alone", "extend", "take"]
 BATCHES, STATES = ["b1", "b2", "b3"], ["", "open", "closed", "complete"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
@@ -330,8 +331,9 @@ class QueueMachine(RuleBasedStateMachine):
         leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
         drawn, witness = iter(random_values), self.witness(behind) or inf
         self.same(leases, known or self.model.claim(self.now, drawn, name, limit, self.attached, witness))
-        number, wanted, kept, run_timeout_ms = reply[2], reply[3], reply[5], reply[HEAD - 1]
+        number, wanted, kept, run_timeout_ms, alone = reply[2], reply[3], *reply[5:HEAD]
         self.same(run_timeout_ms, self.model.settings["run_timeout_ms"])
+        self.same({id.decode() for id in alone}, {id for id, *_ in leases if self.model.runs_alone(id)})
         self.same(number, self.model.claims[name] if leases else 0)
         self.same({id.decode() for id in wanted}, {id for id, *_ in leases if self.model.records[id].result_ttl})
         self.same([(kept[i].decode(), *kept[i + 1 : i + 4]) for i in range(0, len(kept), 4)], self.model.kept)
@@ -366,7 +368,7 @@ class QueueMachine(RuleBasedStateMachine):
         for action, back, delay, error in chosen:
             id, number = self.lease(back)
             delay = delay if action in ("nack", "release") else None
-            is_fenced = error and delay is None and action in ("release", "reap")  # by its connection too
+            is_fenced = error and delay is None and action in ("release", "reap", "lose", "lose_alone")  # by its connection too
             fence = f"{number}/{seed % 3}" if is_fenced else number
             settlements.append((action, id, fence, delay, error, f"{id} at {number}" * bool(error)))
         parts = settle_args((*each[:3], "" if each[3] is None else each[3], *each[4:]) for each in settlements)
@@ -499,10 +501,10 @@ class QueueMachine(RuleBasedStateMachine):
         args = (which[0], self.cursor if goes_on else "", count, *which[1:])
         cursor, left, *rows = self.call("dead", *args, "")
         found = [
-            (i.decode(), t.decode(), r.decode(), n, float(at), e.decode(), b.decode())
-            for i, t, r, n, at, e, _, b in rows
+            (i.decode(), t.decode(), r.decode(), n, float(at), e.decode(), b.decode(), lost)
+            for i, t, r, n, at, e, _, b, lost in rows
         ]
-        for id, *_, record, _ in rows:
+        for id, *_, record, _, _ in rows:
             self.same(len(record) - unpack("HEADER", record).end, self.model.records[id.decode()].size)
         self.same((cursor.decode(), left, found), self.model.dead_page(self.now, *args))
         self.cursor = cursor.decode()
