@@ -27,6 +27,7 @@ from fairq.errors import Deleting, FairqError, OutcomeUnknown, Retryable
 from fairq.model.tasks import Action, Lease
 from fairq.server.dispatch.capacity import Capacity, Worker
 from fairq.server.dispatch.claiming import MOST_TASKS, Claiming, Phase, Step
+from fairq.server.dispatch.running_alone import Waiting
 from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Store
@@ -122,6 +123,8 @@ class Dispatcher:
         for worker in self.capacity.workers:
             if (lease := worker.account.held.get((self.queue, id))) is not None:
                 worker.stop_tasks(self.queue, {id: lease})
+                return
+            if worker.account.line.wake_task(self.queue, id):
                 return
         if self.claiming.phase is not Phase.WAITING:
             self._cancelled.add(id)
@@ -287,6 +290,8 @@ class Dispatcher:
     def _hand_out(self, claim: Claim, shares: dict[Worker, int]) -> list[tuple[str, int, int]]:
         """Give each task to the worker with the most room; returns the leases for which no worker has room."""
         leases, workers = claim.leases, self.capacity.workers
+        if claim.alone:  # to those with the most room: they soon hold nothing
+            leases = sorted(leases, key=lambda each: each.id not in claim.alone)
         room, places = [], 0
         for i, worker in enumerate(chain(shares, workers)):
             is_other = i >= len(shares)  # others take what those with a share have no room for any more
@@ -307,10 +312,23 @@ class Dispatcher:
             if free + len(some) < 0:
                 heapq.heappush(room, (free + len(some), i, worker))
         for worker, some in given.items():
-            worker.push(self.queue, claim.lease_ms, some, claim.run_timeout_ms)
+            if together := self._line_up(worker, some, claim) if claim.alone else some:
+                worker.push(self.queue, claim.lease_ms, together, claim.run_timeout_ms)
         for id in self._cancelled.intersection(map(_id_of, leases)):
             self.stop_task(id)
         return [(each.id, each.lease, 0) for each in leases[at:]]
+
+    def _line_up(self, worker: Worker, leases: Sequence[Lease], claim: Claim) -> Sequence[Lease]:
+        """Let those leases wait whose tasks run alone; returns the others."""
+        for lease in leases:
+            if lease.id in claim.alone and self._taskless is not None:
+                waiting = Waiting(
+                    self.store, worker, self.queue, lease, claim.lease_ms, claim.run_timeout_ms,
+                    lambda: self.store_now_ms,
+                )  # fmt: skip
+                worker.account.line.waiting.append(waiting)
+                self._taskless.nursery.start_soon(waiting.run)
+        return [each for each in leases if each.id not in claim.alone]
 
 
 def _warn_of_endless(queue: str, leases: Sequence[Lease]) -> None:
