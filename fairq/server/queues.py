@@ -161,8 +161,6 @@ class Queues:
 
     def credit_changed(self, connection: Connection) -> None:
         """Note that a worker has more (or less) room."""
-        if not connection.account.held:
-            connection.account.line.wake_first()
         queues: Sequence[str] = connection.queues
         if len(queues) > 1:
             queues = random.sample(queues, len(queues))  # so that no queue is always the last

@@ -152,6 +152,8 @@ class Dispatcher:
     def credit_changed(self, worker: Worker) -> None:
         """Note that a worker's credit or room has changed."""
         self.capacity.changed(worker)
+        if not worker.account.held:
+            worker.account.line.wake_first()
         if not self.claiming.is_empty:
             before_sending(self._decide)
 
