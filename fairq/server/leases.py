@@ -13,7 +13,7 @@ from fairq.model.rates import Rate
 from fairq.model.tasks import Action
 from fairq.server.dispatch.dispatcher import give_back
 from fairq.server.dispatch.worker_account import TaskKey, Terms
-from fairq.server.net.connection import Connection
+from fairq.server.net.connection import AttachOrder, Connection
 from fairq.server.queues import Queues
 from fairq.store.store import Store
 
@@ -87,12 +87,12 @@ class Leases:
             self.drop_here(each.key, each.lease)
             connection.account.add(each.key, each.lease, Terms(each.lease_s, taken=each.taken), now)
 
-    def give_back_kept(self, connection: Connection) -> None:
-        """Give back the leases of a worker's broken connections that it has not brought to its new one."""
+    def give_back_kept(self, token: str, worker: str, order: AttachOrder) -> None:
+        """Give back the leases of a worker's broken connections that it has not brought to its new one, here or not."""
         for broken in self.kept:
-            is_same = (broken.name, broken.identity) == (connection.name, connection.identity)
-            if is_same and 0 < broken.attach_order.run <= connection.attach_order.run:
-                broken.is_back = broken.attach_order.run == connection.attach_order.run
+            is_same = (broken.identity.token_id, broken.name) == (token, worker)
+            if is_same and broken.attach_order.run and broken.attach_order <= order:
+                broken.is_back = broken.attach_order.run == order.run  # else its process has died
                 broken.give_back_now.set()  # leases that it has not brought were never received
 
     async def end(self, connection: Connection) -> None:

@@ -106,6 +106,7 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
     },
 )
 ACTIONS = ["ack", "ack", "nack", "nack", "reject", "release", "reap", "lose", "lose", "lose_alone", "extend", "take"]
+GIVEN_BACK = ("release", "reap", "lose", "lose_alone")  # fenced by the connection too
 BATCHES, STATES = ["b1", "b2", "b3"], ["", "open", "closed", "complete"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
@@ -368,7 +369,7 @@ class QueueMachine(RuleBasedStateMachine):
         for action, back, delay, error in chosen:
             id, number = self.lease(back)
             delay = delay if action in ("nack", "release") else None
-            is_fenced = error and delay is None and action in ("release", "reap", "lose", "lose_alone")  # by its connection too
+            is_fenced = error and delay is None and action in GIVEN_BACK
             fence = f"{number}/{seed % 3}" if is_fenced else number
             settlements.append((action, id, fence, delay, error, f"{id} at {number}" * bool(error)))
         parts = settle_args((*each[:3], "" if each[3] is None else each[3], *each[4:]) for each in settlements)

@@ -22,6 +22,7 @@ from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.leases import Leases
 from fairq.server.timers.ticker import Ticker
 from fairq.store.task_calls import Claim
+from tests.store.waiting import wait_until
 
 START, RESTART_S, POISON_S, TASK_S = 1_800_000_000_000, 1.0, 0.3, 2.0
 
@@ -161,9 +162,7 @@ class World:
     async def until_over(self, most_s: float) -> float:
         """Wait until no task is left; returns how long that took."""
         began = trio.current_time()
-        with trio.fail_after(most_s):
-            while self.model.records.keys() - self.model.dead.keys():
-                await trio.sleep(0.05)
+        await wait_until(lambda: not self.model.records.keys() - self.model.dead.keys(), most_s)
         return trio.current_time() - began
 
 

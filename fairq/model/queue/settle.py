@@ -10,7 +10,6 @@ from fairq.model.queue.batches import Batching
 from fairq.model.queue.tasks import Run
 from fairq.model.queues import longest_wait_ms
 
-
 _LOST = ("reap", "lose", "lose_alone")
 
 

@@ -24,6 +24,7 @@ class Worker(Protocol):
 
     account: WorkerAccount
     name: str
+    tracks_leases: bool  # on its account: what it holds is known, so that a task can run alone
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
         """Give leased tasks to the worker."""

@@ -314,7 +314,7 @@ class Dispatcher:
             if free + len(some) < 0:
                 heapq.heappush(room, (free + len(some), i, worker))
         for worker, some in given.items():
-            if together := self._line_up(worker, some, claim) if claim.alone else some:
+            if together := self._line_up(worker, some, claim) if claim.alone and worker.tracks_leases else some:
                 worker.push(self.queue, claim.lease_ms, together, claim.run_timeout_ms)
         for id in self._cancelled.intersection(map(_id_of, leases)):
             self.stop_task(id)
