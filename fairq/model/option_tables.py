@@ -84,6 +84,7 @@ class SettingOptions(TypedDict, total=False):
     max_tenants: int
     reserve: int
     run_timeout_ms: int
+    max_lost_leases: int
 
 
 class DeadLetterFilter(TypedDict, total=False):

@@ -22,7 +22,6 @@ from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.leases import Leases
 from fairq.server.timers.ticker import Ticker
 from fairq.store.task_calls import Claim
-from tests.store.waiting import wait_until
 
 START, RESTART_S, POISON_S, TASK_S = 1_800_000_000_000, 1.0, 0.3, 2.0
 
@@ -33,6 +32,7 @@ class ModelStore:
 
     model: Model = field(factory=Model)
     random: random.Random = field(factory=lambda: random.Random(1))
+    is_over: trio.Event = field(factory=trio.Event)  # no task is left
 
     @property
     def now(self) -> int:
@@ -50,7 +50,10 @@ class ModelStore:
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         said = [(each.action, each.id, each.lease, None, "", "") for each in settlements]
-        return self.model.settle(self.now, iter(self.random.random, None), said)  # type: ignore[return-value]
+        outcomes = self.model.settle(self.now, iter(self.random.random, None), said)
+        if not self.model.records.keys() - self.model.dead.keys():
+            self.is_over.set()
+        return outcomes  # type: ignore[return-value]
 
     async def give_back(self, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
         await self.settle(queue, [Settlement(action, id, lease) for id, lease, _ in reversed(leases)])
@@ -162,7 +165,8 @@ class World:
     async def until_over(self, most_s: float) -> float:
         """Wait until no task is left; returns how long that took."""
         began = trio.current_time()
-        await wait_until(lambda: not self.model.records.keys() - self.model.dead.keys(), most_s)
+        with trio.fail_after(most_s):
+            await self.store.is_over.wait()
         return trio.current_time() - began
 
 
