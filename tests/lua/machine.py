@@ -68,7 +68,6 @@ SETTINGS: dict[str, list[int]] = {
     "retry_cap_ms": [150, 1],
     "dead_keep_ms": [10**6, LEASE, 14 * 86_400_000],
     "dead_keep": [1000, 1000, 2, 0],
-    "max_lost_leases": [3, 3, 2, 1, 0],
     "max_tenants": [1_000_000, 1_000_000, 1_000_000, 3, 2, 1_000_000],
 }
 LIMITED: dict[str, list[float]] = {
@@ -105,8 +104,9 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "name": st.sampled_from(["n1", "n2"]),
     },
 )
-ACTIONS = ["ack", "ack", "nack", "nack", "reject", "release", "reap", "lose", "lose", "lose_alone", "extend", "take"]
-GIVEN_BACK = ("release", "reap", "lose", "lose_alone")  # fenced by the connection too
+ACTIONS = ["ack", "ack", "nack", "nack", "reject", "release", "reap", "extend", "take"]
+LOST = ["lose", "reap", "lose_alone", "lose", "lose_alone"]  # ways to reap
+GIVEN_BACK = ("release", *LOST)  # fenced by the connection too
 BATCHES, STATES = ["b1", "b2", "b3"], ["", "open", "closed", "complete"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
@@ -122,6 +122,7 @@ BEHIND = st.sampled_from([0, 0, 0, 1, 60_001, 61_000, 10**6])
 AGES = [0, 0, 1, 50, LEASE]
 SLOTS = [4, 3, 2, 5, 10, 1]
 RESERVES = [50, 20, 90, 34, 0, 50]
+LOST_LEASES = {50: 3, 20: 2, 90: 1, 34: 3, 0: 0}  # their limit, with each reserve
 KEEPS = [1000, 1000, 5, 1, 0]
 FILTERS: st.SearchStrategy[tuple[str, str, str, int, int]] = st.tuples(
     st.sampled_from(["", "", *NAMES]),
@@ -296,9 +297,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(percent=st.sampled_from(RESERVES))
     def keep_slots(self, percent: int) -> None:
-        """Set the reserve."""
-        self.call("configure", "reserve", percent)
-        self.model.configure(self.now, reserve=percent)
+        """Set the reserve, and the limit of lost leases."""
+        self.call("configure", "reserve", percent, "max_lost_leases", LOST_LEASES[percent])
+        self.model.configure(self.now, reserve=percent, max_lost_leases=LOST_LEASES[percent])
 
     @rule(limit=LIMITS, seed=SEEDS, back=st.sampled_from([-1, -1, -1, 0, 1, 2]), behind=BEHIND)
     def claim(self, limit: int, seed: int, back: int = -1, behind: int = 0) -> None:
@@ -368,6 +369,7 @@ class QueueMachine(RuleBasedStateMachine):
         settlements = []
         for action, back, delay, error in chosen:
             id, number = self.lease(back)
+            action = LOST[seed % len(LOST)] if action == "reap" else action
             delay = delay if action in ("nack", "release") else None
             is_fenced = error and delay is None and action in GIVEN_BACK
             fence = f"{number}/{seed % 3}" if is_fenced else number
