@@ -1,4 +1,4 @@
-"""Lost leases and their limit: lua/tasks/lost_leases.lua; what servers make of them: tests/server/test_running_alone.py."""
+"""Lost leases and their limit (lua/tasks/lost_leases.lua). What servers do: tests/server/test_running_alone.py."""
 
 from __future__ import annotations
 

@@ -131,7 +131,9 @@ async def end(served: Served, ada: Raw, worker: Raw) -> None:
             connection.close(1001, "it ends")
 
 
-WAYS = {cancel: "cancelled", offer_nothing: "ready", drain: "ready", end: "ready"}
+WAYS: dict[Callable[[Served, Raw, Raw], Awaitable[None]], str] = {
+    cancel: "cancelled", offer_nothing: "ready", drain: "ready", end: "ready",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -23,7 +23,7 @@ from fairq.server.leases import Leases
 from fairq.server.timers.ticker import Ticker
 from fairq.store.task_calls import Claim
 
-START, RESTART_S, POISON_S, TASK_S = 1_800_000_000_000, 1.0, 0.3, 2.0
+START, RESTART_S, POISON_S, TASK_S, SLOW_S = 1_800_000_000_000, 1.0, 0.3, 2.0, 28.0
 
 
 @define(eq=False)
@@ -89,9 +89,9 @@ class Process:
         self.running.add(lease.id)
         self.world.begun[lease.id] += 1
         self.world.most_at_once = max(self.world.most_at_once, len(self.running))
-        is_poison = lease.id.startswith("poison")
-        await trio.sleep(self.world.poison_s if is_poison else TASK_S)
-        if is_poison:
+        kind = lease.id.rstrip("0123456789")
+        await trio.sleep({"poison": self.world.poison_s, "slow": SLOW_S}.get(kind, TASK_S))
+        if kind == "poison":
             self.kill()
         if self.is_broken:
             return
@@ -217,6 +217,22 @@ async def test_a_machine_that_dies_is_replaced_as_fast_as_ever(autojump_clock: o
     assert took_s < 0.5 + RESTART_S + TASK_S + 0.5
     assert not world.model.dead
     assert world.begun == dict.fromkeys(world.ids, 2)
+
+
+async def test_those_that_wait_behind_a_slow_one_go_to_a_worker_that_is_idle(autojump_clock: object) -> None:
+    async with trio.open_nursery() as nursery:
+        world = open_world(nursery, 10, 1, max_lost_leases=2)
+        world.enqueue("slow", 1)
+        world.enqueue("good", 3)
+        await trio.sleep(1)
+        world.processes[0].kill()
+        await trio.sleep(3)
+        assert world.begun == {"slow0": 2, "good0": 1, "good1": 1, "good2": 1}
+        world.start_process()
+        await trio.sleep(3 * TASK_S + 0.5)
+        assert world.states("good") == {"done": 3}
+        assert world.states("slow") == {"leased": 1}
+        nursery.cancel_scope.cancel()
 
 
 async def test_whatever_kills_processes_buries_nothing_that_did_not_run_alone(autojump_clock: object) -> None:

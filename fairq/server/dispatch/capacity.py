@@ -73,6 +73,11 @@ class Capacity:
             self._line[worker] = self._line.pop(worker)
         return shares
 
+    def find_idle(self) -> Worker | None:
+        """Find a worker that holds nothing, and may be given tasks."""
+        idle = (each for each in self._line if not each.account.busy and each.account.free and each.tracks_leases)
+        return next(idle, None)
+
     def _with_room(self, workers: int, places: float = inf) -> list[tuple[Worker, int]]:
         """Find so many workers of the line with room, or fewer with so many places; those that are full leave it."""
         found: list[tuple[Worker, int]] = []

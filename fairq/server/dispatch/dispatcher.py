@@ -64,6 +64,7 @@ class Dispatcher:
     _claims: int = field(default=0, init=False)
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
     _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
+    _waiting: dict[Waiting, None] = field(factory=dict, init=False)  # to run alone
     _emptied: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _taskless: Taskless | None = field(default=None, init=False)  # while it runs
     _is_claiming: bool = field(default=False, init=False)  # or rests after a failure
@@ -124,7 +125,7 @@ class Dispatcher:
             if (lease := worker.account.held.get((self.queue, id))) is not None:
                 worker.stop_tasks(self.queue, {id: lease})
                 return
-            if worker.account.line.wake_task(self.queue, id):
+            if worker.account.line.renew(self.queue, id):
                 return
         if self.claiming.phase is not Phase.WAITING:
             self._cancelled.add(id)
@@ -141,6 +142,7 @@ class Dispatcher:
     def join(self, worker: Worker) -> None:
         """Start to give tasks to a worker."""
         self.capacity.join(worker)
+        self._wake_waiting(worker)
         self.notify()
 
     def leave(self, worker: Worker) -> None:
@@ -152,10 +154,18 @@ class Dispatcher:
     def credit_changed(self, worker: Worker) -> None:
         """Note that a worker's credit or room has changed."""
         self.capacity.changed(worker)
-        if not worker.account.held:
-            worker.account.line.wake_first()
+        self._wake_waiting(worker)
         if not self.claiming.is_empty:
             before_sending(self._decide)
+
+    def _wake_waiting(self, worker: Worker) -> None:
+        """Have a task that waits to run alone look at a worker that holds nothing: the first there, or another."""
+        if worker.account.held:
+            return
+        if line := worker.account.line.waiting:
+            line[0].wake()
+        elif self._waiting:
+            next(iter(self._waiting)).wake()
 
     def stop_claiming(self) -> None:
         """Let `run` end after the claim under way has been handed out."""
@@ -326,11 +336,18 @@ class Dispatcher:
             if lease.id in claim.alone and self._taskless is not None:
                 waiting = Waiting(
                     self.store, worker, self.queue, lease, claim.lease_ms, claim.run_timeout_ms,
-                    lambda: self.store_now_ms,
+                    lambda: self.store_now_ms, self.capacity.find_idle, self.freed,
                 )  # fmt: skip
                 worker.account.line.waiting.append(waiting)
-                self._taskless.nursery.start_soon(waiting.run)
+                self._waiting[waiting] = None
+                self._taskless.nursery.start_soon(self._let_wait, waiting)
         return [each for each in leases if each.id not in claim.alone]
+
+    async def _let_wait(self, waiting: Waiting) -> None:
+        try:
+            await waiting.run()
+        finally:
+            del self._waiting[waiting]
 
 
 def _warn_of_endless(queue: str, leases: Sequence[Lease]) -> None:

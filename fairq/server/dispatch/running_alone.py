@@ -7,10 +7,13 @@ one lease when its process died ran that task alone.
 While tasks wait for a worker it gets no others, and the server renews their leases. A renewal is the last thing before
 the push: a task that was cancelled, or whose lease is over, does not begin.
 
-    waits --- the worker holds nothing, and a renewal says `ok` --------> pushed
-    waits --- the worker takes no more, or the task is late or cancelled -> given back, without an attempt
-    waits --- the lease is over ----------------------------------------> dropped
-    waits --- the worker's connection ends -----------------------------> given back (fairq/server/leases.py)
+| a task that waits | when | becomes |
+|---|---|---|
+| is first in line | its worker holds nothing, and a renewal says `ok` | pushed |
+| has to wait on | another worker holds nothing | first in line there |
+| is late or cancelled, or its worker takes no more | a renewal shows it | given back, without an attempt |
+| has lost its lease | a renewal shows it | dropped |
+| has lost its worker | the connection ends | given back (fairq/server/leases.py) |
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.model.tasks import Lease, Settlement, leased_at_ms
+from fairq.model.tasks import Lease, Outcome, Settlement, leased_at_ms
 
 if TYPE_CHECKING:
     from fairq.server.dispatch.capacity import Worker
@@ -48,10 +51,11 @@ class Line:
         if self.waiting:
             self.waiting[0].wake()
 
-    def wake_task(self, queue: str, id: str) -> bool:
-        """Have a task that waits here ask what became of it; returns whether there is one."""
+    def renew(self, queue: str, id: str) -> bool:
+        """Renew the lease of a task that waits here, which tells what became of it; returns whether there is one."""
         found = [each for each in self.waiting if (each.queue, each.lease.id) == (queue, id)]
         for each in found:
+            each.renew_at = 0.0
             each.wake()
         return bool(found)
 
@@ -67,7 +71,11 @@ class Line:
 
 @define(eq=False)
 class Waiting:
-    """A leased task that waits to run alone at a worker; `store_now_ms()` returns the store's time."""
+    """A leased task that waits to run alone at a worker.
+
+    `store_now_ms()` returns the store's time, `find_idle()` a worker that holds nothing. `freed(worker)` is called when
+    one may be given other tasks again.
+    """
 
     store: Store
     worker: Worker
@@ -76,6 +84,9 @@ class Waiting:
     lease_ms: int
     run_timeout_ms: int
     store_now_ms: Callable[[], int]
+    find_idle: Callable[[], Worker | None]
+    freed: Callable[[Worker], None]
+    renew_at: float = field(default=0.0, init=False)
     _woken: trio.Event = field(factory=trio.Event, init=False)
 
     def wake(self) -> None:
@@ -93,31 +104,38 @@ class Waiting:
 
     async def run(self) -> None:
         """Keep the lease until its task can run alone, then push it; or give it back."""
-        every_s, rest_s = self.lease_ms / 1000 / _RENEWALS_PER_LEASE, 0.0
+        every_s = self.lease_ms / 1000 / _RENEWALS_PER_LEASE
+        self.renew_at = trio.current_time() + every_s
         while not self._is_over:
-            if rest_s or not self._is_next:
-                with trio.move_on_after(rest_s or every_s):
+            if trio.current_time() < self.renew_at and not (self._is_next or self.find_idle()):
+                with trio.move_on_at(self.renew_at):
                     await self._woken.wait()
-                self._woken, rest_s = trio.Event(), 0.0
-            outcome = "gone" if self._is_over else await self._renew()
-            if self._is_over:
-                return
-            if outcome is None:
-                rest_s = min(_RETRY_S, every_s)
-            elif outcome == "ok" and self._can_run:
-                if self._is_next:
-                    self._push()
-            else:
-                await self._leave(is_open=outcome in ("ok", "cancelled"))
+                self._woken = trio.Event()
+                continue
+            try:
+                outcome = await self._renew()
+            except FairqError as error:
+                log.warning("cannot renew a lease that waits", queue=self.queue, error=error.message)
+                await trio.sleep(min(_RETRY_S, every_s))
+                continue
+            self.renew_at = trio.current_time() + every_s
+            await self._go_on(outcome)
 
-    async def _renew(self) -> str | None:
-        """Renew the lease; returns the outcome, None if it is not known."""
-        try:
-            (outcome,) = await self.store.settle(self.queue, [Settlement("extend", self.lease.id, self.lease.lease)])
-        except FairqError as error:
-            log.warning("cannot renew a lease that waits", queue=self.queue, error=error.message)
-            return None
+    async def _renew(self) -> Outcome:
+        (outcome,) = await self.store.settle(self.queue, [Settlement("extend", self.lease.id, self.lease.lease)])
         return outcome
+
+    async def _go_on(self, outcome: Outcome) -> None:
+        """Do what a renewal's outcome allows."""
+        if self._is_over:
+            return
+        if outcome != "ok" or not self._can_run:
+            await self._leave(is_open=outcome in ("ok", "cancelled"))
+            return
+        if not self._is_next and (idle := self.find_idle()):
+            self._move(idle)
+        if self._is_next:
+            self._push()
 
     @property
     def _can_run(self) -> bool:
@@ -135,11 +153,21 @@ class Waiting:
         log.info("a task runs alone", worker=self.worker.name, queue=self.queue, task=lease.id, attempt=lease.attempt)
         self.worker.push(self.queue, self.lease_ms, [lease], self.run_timeout_ms)
 
-    async def _leave(self, *, is_open: bool) -> None:
-        """Leave the line; an open lease is given back."""
+    def _move(self, worker: Worker) -> None:
+        """Wait at another worker."""
+        self._leave_line()
+        self.worker = worker
+        worker.account.line.waiting.append(self)
+
+    def _leave_line(self) -> None:
         line = self.worker.account.line
         line.waiting.remove(self)
         line.wake_first()
+        self.freed(self.worker)
+
+    async def _leave(self, *, is_open: bool) -> None:
+        """Wait no more; an open lease is given back."""
+        self._leave_line()
         if not is_open:
             return
         try:
