@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -62,16 +63,31 @@ async def test_they_come_one_by_one_and_nothing_beside_them(server_store: str) -
         assert {task["id"] for task in await worker.pushed(2)} == {"beside-a", "beside-b"}
 
 
+async def take_beside(served: Served, worker: Raw) -> dict[str, Any]:
+    """Have a worker hold a task of bob's, and ada's wait for it."""
+    async with raw(served, OPERATOR) as operator:
+        await operator.ask("set_paused", queue="q", tenant="ada", paused=True)
+        async with raw(served, tenant("bob")) as bob:
+            await bob.enqueue("q", ["slow"])
+        await worker.attach("q", credit=5)
+        (slow,) = await worker.pushed()
+        await operator.ask("set_paused", queue="q", tenant="ada", paused=False)
+    await is_in_line(served, 1)
+    return slow
+
+
+async def test_a_worker_has_room_again_when_none_waits_for_it_any_more(server_store: str) -> None:
+    async with suspected(server_store, "a") as (served, ada), raw(served, WORKER) as worker:
+        await take_beside(served, worker)
+        assert (await ada.ask("cancel", queue="q", ids=["a"]))["outcomes"] == ["running"]
+        await is_in_line(served, 0)
+        await ada.enqueue("q", ["b"])
+        assert [task["id"] for task in await worker.pushed()] == ["b"]
+
+
 async def test_one_waits_until_its_worker_holds_nothing(server_store: str) -> None:
     async with suspected(server_store, "a") as (served, _), raw(served, WORKER) as worker:
-        async with raw(served, OPERATOR) as operator:
-            await operator.ask("set_paused", queue="q", tenant="ada", paused=True)
-            async with raw(served, tenant("bob")) as bob:
-                await bob.enqueue("q", ["slow"])
-            await worker.attach("q", credit=5)
-            (slow,) = await worker.pushed()
-            await operator.ask("set_paused", queue="q", tenant="ada", paused=False)
-        await is_in_line(served, 1)
+        slow = await take_beside(served, worker)
         assert not (await worker.ask("idle"))["is_idle"]
         assert not worker.pushes
         await worker.settle("q", "ack", slow)
