@@ -79,6 +79,7 @@ async def take_beside(served: Served, worker: Raw) -> dict[str, Any]:
 async def test_a_worker_has_room_again_when_none_waits_for_it_any_more(server_store: str) -> None:
     async with suspected(server_store, "a") as (served, ada), raw(served, WORKER) as worker:
         await take_beside(served, worker)
+        assert not (await worker.ask("idle"))["is_idle"]  # a claim finds no room
         assert (await ada.ask("cancel", queue="q", ids=["a"]))["outcomes"] == ["running"]
         await is_in_line(served, 0)
         await ada.enqueue("q", ["b"])
