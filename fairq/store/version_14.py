@@ -75,7 +75,7 @@ def _anew(name: str, packed: bytes, change: Callable[[Values], object] = lambda 
 
 def _less(values: Values, defaults: Values) -> bytes:
     """Pack a map of what is not the default."""
-    found = {name: values[name] for name in defaults if values[name] != defaults[name]}
+    found = {name: values[name] for name in defaults if values.get(name, defaults[name]) != defaults[name]}
     return ormsgpack.packb({
         name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in found.items()
     })  # fmt: skip

@@ -71,12 +71,9 @@ class WorkerAccount:
     def free(self) -> int:
         """How many more tasks the worker may be given."""
         room = self.credit - self.reserved - len(self.held) - self.handed
-        return room if room > 0 and not self.runs_alone and self.may_take() else 0
-
-    @property
-    def runs_alone(self) -> bool:
-        """True if a task runs alone, or waits to do so."""
-        return bool(self.line.waiting) or self.line.alone in self.held
+        if room <= 0 or self.line.waiting or self.line.alone in self.held:  # a task runs alone, or waits to do so
+            return 0
+        return room if self.may_take() else 0
 
     def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float) -> None:
         """Add leases that are about to be pushed to the worker."""
