@@ -10,8 +10,8 @@
 --   reject   dead at once, `rejected`                                                      counts
 --   release  delayed by delay_ms (empty: back at the head of its tenant's list)            does not: the last moves up
 --   reap     back at the head, after later attempts delayed; `lease_lost` after the last   counts
---   lose     as reap; its worker's process died, and the task ran beside others            counts
---   lose_alone  as lose, but it ran alone: `lease_lost` after the last lost lease too      counts
+--   lose     as reap; its worker's process died, and others ran in it (lost_leases.lua)    counts
+--   lose_alone  as lose, but no other ran in it: dead too after its last lost lease        counts
 --   extend   (the lease goes on)                                                           -
 --   take     as extend, by another connection than before                                  -
 --
