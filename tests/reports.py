@@ -94,10 +94,11 @@ def batches(model: Model, tenant: str, state: str) -> dict[str, object]:
     return {name: batch(model, name) for name in chosen}
 
 
-def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, str]:
+def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, str, int]:
     model.open(now)
     state = model.state_of(id)
-    return (state.state, state.tenant, state.attempt, state.at_ms, state.worker or state.reason, state.error)
+    where = state.worker or state.reason
+    return (state.state, state.tenant, state.attempt, state.at_ms, where, state.error, state.lost_leases)
 
 
 def schedules(model: Model) -> list[str]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 dead = App(name="dead", help="List, show, replay and purge dead letters. Tenants see their own, operators see all.")
 
-_COLUMNS = columns_of("id", "tenant", "reason", "attempts", "died_at_ms", "error")
+_COLUMNS = columns_of("id", "tenant", "reason", "attempts", "lost_leases", "died_at_ms", "error")
+_RARE = ("lost_leases",)
 _DONE = {"replay": "replayed", "purge": "purged"}
 All = Annotated[bool, Parameter(name="--all", negative=(), help="Apply to all dead letters that match the filters.")]
 # With a unit, unlike other spans: that of `--older-than 90` would be guessed, and letters be deleted by it.
@@ -88,7 +89,7 @@ def list_(
 
     rows, left = run_with(server, work)
     empty = f"none of the {others:,} dead letters of {queue} match" if others else f"queue {queue} has no dead letters"
-    print_rows(f"dead letters of {queue}", _COLUMNS, rows, empty=empty, json=json)
+    print_rows(f"dead letters of {queue}", _COLUMNS, rows, empty=empty, rare=_RARE, json=json)
     if left and not json:
         print(f"{left:,} more: raise --limit or narrow the filter")
 

@@ -34,7 +34,7 @@ class Filter:
     error: Annotated[str | None, Parameter(help="Only tasks whose last error contains this text.")] = None
 
 
-_STATES = columns_of("id", "state", "tenant", "attempt", "when", "worker", "reason", "error", id="task")
+_STATES = columns_of("id", "state", "tenant", "attempt", "lost_leases", "when", "worker", "reason", "error", id="task")
 _WHEN = {"delayed": "starts at ", "leased": "leased until ", "dead": "died at "}
 _WAITING = {"id": "task", "enqueued_at_ms": "enqueued", "payload": "payload"}
 
@@ -100,7 +100,7 @@ def show(queue: str, *ids: str, json: Json = False, server: Server | None = None
             for row in rows
             for at in [say_moment(row["at_ms"])]
         ]
-    print_rows(f"tasks of {queue}", _STATES, rows, empty="name at least one task", json=json)
+    print_rows(f"tasks of {queue}", _STATES, rows, empty="name at least one task", rare=("lost_leases",), json=json)
 
 
 @tasks.command

@@ -17,7 +17,7 @@ SEARCH = text(1, MAX_SEARCH_CHARS)
 
 @frozen
 class DeadLetter:
-    """A task that will not run again unless it is replayed; brief listings end with `error`."""
+    """A task that will not run again unless it is replayed; brief listings end with `lost_leases`."""
 
     id: str
     tenant: str
@@ -25,6 +25,7 @@ class DeadLetter:
     attempts: int
     died_at_ms: int
     error: str
+    lost_leases: int = 0
     enqueued_at_ms: int = 0
     start_at_ms: int = 0
     expires_at_ms: int = 0

@@ -85,6 +85,7 @@ class SettingOptions(TypedDict, total=False):
     reserve: int
     run_timeout_ms: int
     queue_weight: float
+    max_lost_leases: int
 
 
 class DeadLetterFilter(TypedDict, total=False):

@@ -53,6 +53,7 @@ class QueueSettings:
     reserve: int = _whole(0, 0, 90)
     run_timeout_ms: int = _whole(0, 0, 604_800_000)
     queue_weight: float = 1.0
+    max_lost_leases: int = _whole(3, 0, 100)
 
 
 def longest_wait_ms(base_ms: int, cap_ms: int, attempts: int) -> int:

@@ -42,9 +42,9 @@ MAX_RESULT_BYTES = 1 << 18
 MAX_PROGRESS_CHARS = 200
 NO_ROOM = "stored_bytes"  # the limit for which a result was dropped
 MAX_LINKS, MAX_LINKS_BYTES = 16, 1 << 20  # of one acknowledgement; the bytes of their payloads
-Action = Literal["ack", "nack", "reject", "release", "reap", "extend", "take"]
+Action = Literal["ack", "nack", "reject", "release", "reap", "lose", "lose_alone", "extend", "take"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled", "quota_exceeded"]
-ACTIONS: tuple[Action, ...] = ("ack", "nack", "reject", "release", "extend")  # the server also reaps and takes
+ACTIONS: tuple[Action, ...] = ("ack", "nack", "reject", "release", "extend")  # all others are the server's
 
 
 def leased_at_ms(lease: int) -> int:
@@ -271,7 +271,8 @@ class Settlement(NamedTuple):
 class TaskState:
     """What the store knows of one task; `at_ms` is the start, the lease's deadline or the death, by state.
 
-    `attempt` counts its leases so far; of a task that is done or cancelled it is not known any more.
+    `attempt` counts its leases so far, `lost_leases` those whose worker's process died; of a task that is done or
+    cancelled they are not known any more.
     """
 
     id: str
@@ -284,6 +285,7 @@ class TaskState:
     error: str = ""
     progress: float = 0.0
     progress_text: str = ""
+    lost_leases: int = 0
 
 
 @frozen

@@ -121,6 +121,9 @@ class Facts:
     queue_opening_changes_at: float
     queue_slots: float
     queue_kept: float
+    lost_leases: float
+    max_lost_leases: float
+    was_lost: float
 
     @property
     def task_ms(self) -> float:
@@ -159,7 +162,8 @@ class Why:
     `until_ms`: before when a clock does not let it start. `starts_at_ms`: when it may start, if all goes on as it does;
     None where nothing can be said. `share`: its tenant's part of the queue's slots, once it is let in. `kept`: slots,
     of `kept_of` in all, that are kept for tenants with nothing running, where all others are in use. `served`: queues
-    that workers take tasks of, where none takes this one's.
+    that workers take tasks of, where none takes this one's. `lost_leases`: how often its worker's process died;
+    `max_lost_leases`: how often it may, before the task is dead (0: no limit). `was_lost`: its last lease was lost.
     """
 
     id: str
@@ -180,6 +184,9 @@ class Why:
     rate: float = 0.0
     kept: int = 0
     kept_of: int = 0
+    lost_leases: int = 0
+    max_lost_leases: int = 0
+    was_lost: bool = False
     served: list[str] = field(factory=list)
 
 
@@ -212,6 +219,9 @@ def explain(id: str, task: Waiting, slots: float) -> Why:
         rate=facts.rate,
         kept=int(facts.queue_kept),
         kept_of=int(facts.queue_slots) if facts.queue_kept else 0,
+        lost_leases=int(facts.lost_leases),
+        max_lost_leases=int(facts.max_lost_leases) if facts.lost_leases else 0,
+        was_lost=bool(facts.was_lost),
     )
 
 

@@ -16,10 +16,18 @@ def say_why(why: Why) -> Iterator[str]:
     yield f"{why.id} is {why.state}" + (", and waits:" if why.causes else ", and about to start.")
     for cause in why.causes:
         yield f"- {_say_cause(cause, why)}"
+    if why.lost_leases:
+        yield _say_lost_leases(why)
     if why.starts_at_ms is not None and why.causes:
         yield f"It may start {_moment(why.starts_at_ms, why.now_ms)}, if nothing changes."
     elif why.causes:
         yield "Its start cannot be estimated."
+
+
+def _say_lost_leases(why: Why) -> str:
+    most, often = why.max_lost_leases, "once" if why.lost_leases == 1 else f"{why.lost_leases} times"
+    alone = ", so it runs alone next time" if 0 < most <= why.lost_leases + 1 else ""
+    return f"Its worker's process died {often}{f' of {most}' if most else ''} while it ran{alone}."
 
 
 def say_causes(why: Why) -> str:
@@ -42,7 +50,8 @@ def _say_cause(cause: Cause, why: Why) -> str:
         case "start":
             return f"its start time has not come{until}"
         case "retry":
-            return f"an attempt failed, and it waits for the next one{until}"
+            what = "its last lease was lost" if why.was_lost else "an attempt failed"
+            return f"{what}, and it waits for the next attempt{until}"
         case "no_worker":
             return "no worker is attached to the queue" + (
                 f"; those that are take tasks of {', '.join(why.served)}" if why.served else ""

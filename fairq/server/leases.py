@@ -13,7 +13,7 @@ from fairq.model.rates import Rate
 from fairq.model.tasks import Action
 from fairq.server.dispatch.dispatcher import give_back
 from fairq.server.dispatch.worker_account import TaskKey, Terms
-from fairq.server.net.connection import Connection
+from fairq.server.net.connection import AttachOrder, Connection
 from fairq.server.queues import Queues
 from fairq.store.store import Store
 
@@ -81,14 +81,18 @@ class Leases:
         """Move leases to the account of the connection that brought them, from any other one of this server."""
         now = trio.current_time()
         for each in leases:
+            holder = self.holder(each.key, each.lease)
+            if holder is not None and holder.account.line.alone == each.key:
+                connection.account.line.alone = each.key
             self.drop_here(each.key, each.lease)
             connection.account.add(each.key, each.lease, Terms(each.lease_s, taken=each.taken), now)
 
-    def give_back_kept(self, connection: Connection) -> None:
-        """Give back the leases of a worker's broken connections that it has not brought to its new one."""
+    def give_back_kept(self, token: str, worker: str, order: AttachOrder) -> None:
+        """Give back the leases of a worker's broken connections that it has not brought to its new one, here or not."""
         for broken in self.kept:
-            is_same = (broken.name, broken.identity) == (connection.name, connection.identity)
-            if is_same and 0 < broken.attach_order.run <= connection.attach_order.run:
+            is_same = (broken.identity.token_id, broken.name) == (token, worker)
+            if is_same and broken.attach_order.run and broken.attach_order <= order:
+                broken.is_back = broken.attach_order.run == order.run  # else its process has died
                 broken.give_back_now.set()  # leases that it has not brought were never received
 
     async def end(self, connection: Connection) -> None:
@@ -98,6 +102,7 @@ class Leases:
         while, and then those that it did not bring are given back. If it timed out, the worker may still be running,
         and its leases expire by themselves.
         """
+        await self._give_line_back(connection)
         if connection.session.is_timed_out:
             connection.account.drop_all()
         is_broken_worker = connection.is_broken and bool(connection.queues)
@@ -126,8 +131,16 @@ class Leases:
 
     async def _end(self, connection: Connection) -> None:
         with trio.move_on_after(GIVE_BACK_S, shield=True):
-            await self.give_back(connection, "release" if self.is_draining else "reap")
+            await self.give_back(connection, self._action_of(connection))
         connection.unlink()
+
+    def _action_of(self, connection: Connection) -> Action:
+        """Return how the leases of a connection end: only a broken one whose worker is not back says that it died."""
+        if self.is_draining:
+            return "release"
+        if not connection.is_broken or connection.is_back:
+            return "reap"
+        return "lose_alone" if connection.account.died_alone() else "lose"
 
     def drain(self) -> None:
         """Keep leases no longer; from now on tasks lose no attempt."""
@@ -136,7 +149,8 @@ class Leases:
             connection.give_back_now.set()
 
     async def give_back(self, connection: Connection, action: Action) -> None:
-        """Give a worker's leases back. `release`: no task loses an attempt; `reap`: tasks that had begun lose one."""
+        """Give a worker's leases back. `release`: no task loses an attempt; else those lose one that had begun."""
+        await self._give_line_back(connection)
         not_begun = connection.account.not_begun()
         for queue, leases in connection.account.drop_all().items():
             parts: dict[Action, list[tuple[str, int, int]]] = {}
@@ -147,3 +161,9 @@ class Leases:
                     "giving back a worker's leases", worker=connection.name, queue=queue, count=len(some), action=how
                 )
                 await give_back(self.store, queue, some, how)
+
+    async def _give_line_back(self, connection: Connection) -> None:
+        """Give back the leases of tasks that wait to run alone at a worker."""
+        for queue, leases in connection.account.line.drop_all().items():
+            with trio.move_on_after(GIVE_BACK_S, shield=True):
+                await give_back(self.store, queue, leases, "release")

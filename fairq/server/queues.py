@@ -172,8 +172,15 @@ class Queues:
         connection.pool = pool
         pool.join(connection)
         connection.account.charge_to(self._charge)
+        self._wake_waiting(pool, connection)
         for queue in queues:
             self.dispatchers[queue].notify()
+
+    def _wake_waiting(self, pool: Pool, connection: Connection) -> None:
+        """Have tasks that wait to run alone look at a worker of several queues."""
+        if not connection.account.held:
+            for queue in pool.queues:
+                self.dispatchers[queue].wake_waiting(connection)
 
     def _charge(self, queue: str, leases: int, began_at: float) -> None:
         self.accounts.charge(queue, leases, began_at, turn_time())
@@ -197,6 +204,7 @@ class Queues:
         """Note that a worker has more (or less) room."""
         if pool := connection.pool:
             pool.changed(connection)
+            self._wake_waiting(pool, connection)
             pool.wake()
             return
         for queue in connection.queues:

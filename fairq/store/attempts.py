@@ -182,4 +182,4 @@ def _state(action: Action, known: _Running | None) -> AttemptState:
         return "dead"
     if action == "nack":
         return "dead" if known and is_last_attempt(*known[2:4]) else "failed"
-    return "lost" if action == "reap" else "released"
+    return "released" if action == "release" else "lost"

@@ -121,6 +121,7 @@ class Format:
             *self._unpack_later(),
             "  return r, position",
             "end",
+            *self._more(),
             f"function {self.name}.new(given)",
             f"  local r = {{{', '.join(blank)}}}",
             "  for name, value in pairs(given) do r[name] = value end",
@@ -136,6 +137,12 @@ class Format:
         is_any = " or ".join(f"{f.name} ~= {f.nothing!r}" for f in self.later)
         packed = f"struct.pack('{_code(self.later)}'{_values(self.later, '')})"
         return [*given, f"  if more ~= '' or {is_any} then more = {packed} .. more end"]
+
+    def _more(self) -> list[str]:
+        if not self.later:
+            return []
+        body = ["  local more = r.more or ''", *self._pack_later(), "  return more"]
+        return [f"function {self.name}.more(r)", *body, "end"]
 
     def _unpack_later(self) -> list[str]:
         if not self.later:

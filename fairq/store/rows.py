@@ -106,7 +106,7 @@ def event(row: Sequence[Any]) -> Event:
 
 def task_state(id: str, row: Sequence[Any]) -> TaskState:
     """Read a row of `tasks`; its last value, the lease's number, is not returned."""
-    state, tenant, attempt, at_ms, detail, error, _ = row
+    state, tenant, attempt, at_ms, detail, error, lost_leases, _ = row
     text = detail.decode()
     return TaskState(
         id=id,
@@ -117,14 +117,15 @@ def task_state(id: str, row: Sequence[Any]) -> TaskState:
         worker=text if text not in REASONS else "",
         reason=text if text in REASONS else "",
         error=error.decode(errors="replace"),
+        lost_leases=lost_leases,
     )
 
 
 def dead_letter(row: Sequence[Any]) -> DeadLetter:
     """Read a dead letter, with or without its task record."""
-    id, tenant, reason, attempts, died_at, error, record, traceback = row
+    id, tenant, reason, attempts, died_at, error, record, traceback, lost_leases = row
     text = error.decode(errors="replace")
-    letter = DeadLetter(id.decode(), tenant.decode(), reason.decode(), attempts, int(died_at), text)
+    letter = DeadLetter(id.decode(), tenant.decode(), reason.decode(), attempts, int(died_at), text, lost_leases)
     if not record:
         return letter
     _, enqueued_at, start_at, expires_at, payload, name, *_ = unpack_record(record)

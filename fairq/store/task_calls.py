@@ -67,6 +67,7 @@ class Claim(NamedTuple):
     blocked: Sequence[BlockedInterval] = ()
     run_timeout_ms: int = 0  # of the queue's handlers; 0: none
     queue_weight: float = 1.0  # beside other queues of its workers
+    alone: frozenset[str] = frozenset()  # ids of those that run alone (lua/tasks/lost_leases.lua)
 
 
 @define(eq=False)
@@ -103,10 +104,11 @@ class TaskCalls(Calls):
         reply = None if again else await self._claim_with_last(queue, *args)
         if reply is None:
             reply = await self._call("claim", queue, *args)
-        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, weight = reply[:CLAIM_HEAD]
+        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, weight, ids = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
-        intervals = unpack_blocked_intervals(blocked)
-        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, intervals, run_timeout_ms, weight / 1000)
+        intervals, alone = unpack_blocked_intervals(blocked), frozenset(map(bytes.decode, ids))
+        leases = unpack_leases(reply)
+        return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms, weight / 1000, alone)
 
     def claimed(self, queue: str, claim: Claim) -> None:
         """Note the attempts that a claim begins, and count them."""

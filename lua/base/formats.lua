@@ -10,7 +10,7 @@
 -- Records grow. A field that comes in a later version is added behind a plus, at the end of the line, and nothing else
 -- of the line changes. Such fields stand in the text `more`, one after the other; where it ends before a field, that is
 -- 0 or empty, and so `more` is empty while all are. What stands behind the known ones is of a later version: it is kept
--- as it is. So libraries of several versions share a store.
+-- as it is. So libraries of several versions share a store. more(record) is that text, as pack writes it.
 
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d hungry:d blocked:d limited:d sweeping:d last_lease:d stage:d kept_until:d numbers:d minute:d slots:I
@@ -28,9 +28,10 @@
 --: LEASE lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --: RUN lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --:   uncounted_attempts:I max_attempts:H expires_at:d more:t1 error:rest
+--:   + lost_leases:B
 --: BUNDLE left:H together:H claim:t1 more:t1 ids:rest | field is_changed
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2 more:t1 traceback:rest
---:   + counted:H
+--:   + counted:H lost_leases:B
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d
 --:   result_ttl:d events:B replace:B dedupe_key:t1 batch:t1 group:t1 name:t1 trace:t1 more:t1
 --:   + retry_base:d retry_cap:d

@@ -49,7 +49,7 @@ local function letter_of(call, id, death, is_brief)
   local record = not is_brief and redis.call('HGET', call.prefix .. 'tasks', id) or ''
   if record ~= '' then record = records.whole(call, id, record) end
   return {id, death.tenant, REASONS[death.reason], death.attempts, text(death.died_at), death.error, record,
-    is_brief and '' or death.traceback}
+    is_brief and '' or death.traceback, death.lost_leases}
 end
 
 -- dead(keys, argv): a page of the dead letters that match, oldest first.
@@ -57,7 +57,7 @@ end
 --         error contains (empty: any)  8 older_than_ms  9 younger_than_ms (0: any; with a cursor, which carries them,
 --         not used)  10 "brief" to leave out the records and tracebacks
 --   out   cursor (empty at the end), how many letters are left to look at, then per letter: {id, tenant, reason,
---         attempts, died_at_ms, error, record, traceback}. A call looks at no more than 500 letters, and
+--         attempts, died_at_ms, error, record, traceback, lost_leases}. A call looks at no more than 500 letters, and
 --         no further than PAGE_BYTES of letters and records: a page may be short, or empty, before the end.
 function reads.dead(keys, args)
   local call = calls.ask(keys, args)

@@ -59,22 +59,23 @@ end
 local function state_of(call, id, record, run, packed_death)
   if packed_death then
     local death = DEATH.unpack(packed_death)
-    return {'dead', death.tenant, death.attempts, text(death.died_at), REASONS[death.reason], death.error, 0}
+    return {'dead', death.tenant, death.attempts, text(death.died_at), REASONS[death.reason], death.error,
+      death.lost_leases, 0}
   end
   if not records.is_task(record) then
-    return {records.read_mark(record) or 'unknown', '', 0, '0', '', '', 0}
+    return {records.read_mark(record) or 'unknown', '', 0, '0', '', '', 0, 0}
   end
-  local tenant, attempt, message = records.read(record).tenant, 0, ''
-  if run then attempt, message = run.attempt, run.error end
+  local tenant, attempt, message, lost = records.read(record).tenant, 0, '', 0
+  if run then attempt, message, lost = run.attempt, run.error, run.lost_leases end
   if run and leases.is_leased(run.state) then
     local at, claim = lease_facts(call, id, run)
-    return {'leased', tenant, attempt, at, claim, message, run.lease}
+    return {'leased', tenant, attempt, at, claim, message, lost, run.lease}
   end
   if task_options.of(call, id).batch ~= '' and redis.call('ZSCORE', batches.pending_key(call, id), id) then
-    return {'pending', tenant, attempt, '0', '', message, 0}
+    return {'pending', tenant, attempt, '0', '', message, lost, 0}
   end
   local start_at = redis.call('ZSCORE', call.prefix .. 'delayed:' .. tenant, id)
-  return {start_at and 'delayed' or 'ready', tenant, attempt, text(math.floor(start_at or 0)), '', message, 0}
+  return {start_at and 'delayed' or 'ready', tenant, attempt, text(math.floor(start_at or 0)), '', message, lost, 0}
 end
 
 -- What `tasks` tells of tasks.
@@ -88,8 +89,8 @@ end
 
 -- tasks(keys, argv): what is known of tasks.
 --   argv  ids (at most 500)
---   out   per id: {state, tenant, attempt, at_ms, detail, error, lease}; state is ready, pending (without a batch
---         slot), delayed (at: start), leased (at: lease deadline, detail: its claim, lease: its number), dead
+--   out   per id: {state, tenant, attempt, at_ms, detail, error, lost_leases, lease}; state is ready, pending (without
+--         a batch slot), delayed (at: start), leased (at: lease deadline, detail: its claim, lease: its number), dead
 --         (at: death, detail: reason), done, cancelled or dead without a letter (not long ago; no more is told), or
 --         unknown
 function reads.tasks(keys, args)

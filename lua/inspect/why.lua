@@ -1,4 +1,4 @@
--- needs: accounts, batches, calls, limits, priorities, reserve, states, takes, task_options, turns
+-- needs: accounts, batches, calls, leases, limits, priorities, reserve, states, takes, task_options, turns
 --
 -- Why a task waits: the facts. What they mean is for the servers to say (fairq/model/waiting.py).
 
@@ -39,6 +39,7 @@ end
 --         by which it is ahead of the level: ms or tasks; 0: none), is_awake (it is served next) and
 --         competes (its weight is in queue_weight_sum); the queue's account, after `queue_`, queue_slots, queue_kept
 --         (how many of them are kept for tenants that have nothing running, if all others are in use; else 0);
+--         lost_leases, max_lost_leases (0: no limit), was_lost (the last attempt ended by its lease's loss);
 --         opening_changes_at and queue_opening_changes_at (when opening hours begin or close; 0: none)
 function reads.why(keys, args)
   local call, id = calls.ask(keys, args), args[3]
@@ -57,6 +58,9 @@ function reads.why(keys, args)
   facts.debt = math.max(0, accounts.vtime_of(call, account) - queue.level) * account.weight
   facts.competes = account.standing == COMPETES and 1 or 0
   facts.is_awake = account.slot == AWAKE and 1 or 0
+  local run = leases.run_of(call, id)
+  facts.lost_leases, facts.max_lost_leases = run and run.lost_leases or 0, queue.max_lost_leases
+  facts.was_lost = run and run.state == leases.REAPED and 1 or 0
   facts.opening_changes_at = redis.call('ZSCORE', call.prefix .. 'opening_changes', account.name) or 0
   facts.queue_opening_changes_at = redis.call('ZSCORE', call.prefix .. 'opening_changes', '') or 0
   for name, value in pairs(facts) do

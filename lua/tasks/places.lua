@@ -9,7 +9,7 @@
 local STEP = 2 ^ -10  -- between the scores of two delayed tasks of one ms: doubles are exact to it until 2248
 local SPREAD_MS = 16  -- over which the tasks of one start may be spread: 16,384 of them are in order
 
-places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
+places.NO_RUN = {attempt = 0, lease = 0, lost_leases = 0, error = ''}  -- of a task that was never leased
 
 -- The score of a task of that start: behind those that came before it.
 local function next_score(waiting, start_at)
@@ -151,7 +151,7 @@ function places.put_dead(call, account, id, reason, run, traceback)
   local queue, kept = call.queue, errors.fit_traceback(call, account, traceback or '', run.error)
   local more = errors.bytes_of(kept)
   redis.call('HSET', call.prefix .. 'dead', id, DEATH.pack({reason = reason, attempts = run.attempt, lease = run.lease,
-    died_at = call.now, tenant = account.name, error = run.error, traceback = kept,
+    died_at = call.now, tenant = account.name, error = run.error, lost_leases = run.lost_leases, traceback = kept,
     counted = errors.bytes_of(run.error) + more}))
   places.count_dead(call, account, id, call.now)
   accounts.add_bytes(call, account, more)

@@ -1,4 +1,5 @@
--- needs: accounts, batch_ends, batches, calls, charges, close, feeds, leases, places, records, task_options
+-- needs: accounts, batch_ends, batches, calls, charges, close, feeds, leases, lost_leases, places, records,
+-- task_options
 --
 -- What becomes of a lease, by the action that settles it (verbs/settle.lua). The fence is (id, lease): no number is
 -- given twice, so a late owner can never touch the lease that came after its own.
@@ -9,6 +10,8 @@
 --   reject   dead at once, `rejected`                                                      counts
 --   release  delayed by delay_ms (empty: back at the head of its tenant's list)            does not: the last moves up
 --   reap     back at the head, after later attempts delayed; `lease_lost` after the last   counts
+--   lose     as reap; its worker's process died, and others ran in it (lost_leases.lua)    counts
+--   lose_alone  as lose, but no other ran in it: dead too after its last lost lease        counts
 --   extend   (the lease goes on)                                                           -
 --   take     as extend, by another connection than before                                  -
 --
@@ -76,6 +79,7 @@ end
 
 local LEASED, STOPPING = leases.LEASED, leases.STOPPING
 local WORKED = {ack = true, nack = true, reject = true}  -- the handler came to an end
+local LOST = {reap = true, lose = true, lose_alone = true}  -- its owner did not end it
 local ACTIONS = {}  -- what becomes of a task that was not done, nor cancelled, when its lease ended
 
 function ACTIONS.nack(call, account, id, delay, message, traceback, reason)
@@ -100,13 +104,26 @@ function ACTIONS.release(call, account, id, delay, message)
 end
 
 -- After the first attempt nothing is waited for: most workers die of something else. A task that kills its workers must
--- not kill one after the other.
-function ACTIONS.reap(call, account, id)
+-- not kill one after the other. `counts(run)` counts it as a lost lease, and returns whether that was the last one.
+local function lose(call, account, id, counts)
   local run = end_run(call, id, leases.REAPED)
+  local is_over = counts and counts(run) or is_last_attempt(run)
   feeds.tell_of(call, account, id, 'failed', run.attempt, REASONS[LEASE_LOST])
-  if is_last_attempt(run) then return settlements.bury(call, account, id, run, LEASE_LOST) end
+  if is_over then return settlements.bury(call, account, id, run, LEASE_LOST) end
   local before = counted(run) - 1
   keep_waiting(call, account, id, run, before > 0 and longest_wait_ms(call, id, run, before) or nil)
+end
+
+function ACTIONS.reap(call, account, id)
+  lose(call, account, id)
+end
+
+function ACTIONS.lose(call, account, id)
+  lose(call, account, id, function(run) return lost_leases.count(call.queue, run, false) end)
+end
+
+function ACTIONS.lose_alone(call, account, id)
+  lose(call, account, id, function(run) return lost_leases.count(call.queue, run, true) end)
 end
 
 -- Why this number does not open a lease: `gone` if its owner settled it already, or there is no such lease; else
@@ -160,8 +177,8 @@ function settlements.settle(call, action, id, number, takeovers, args, at, until
       end_options(call, account, id, 'done', attempt)
     end
   elseif is_over then
-    local is_reaped = action == 'reap'
-    settlements.cancel(call, account, id, is_reaped and 0 or lease, is_reaped and 0 or attempt, features)
+    local is_lost = LOST[action]
+    settlements.cancel(call, account, id, is_lost and 0 or lease, is_lost and 0 or attempt, features)
   else
     ACTIONS[action](call, account, id, unpack(args, at + 3, at + 5))
   end

@@ -1,4 +1,4 @@
--- needs: accounts, batch_ends, batches, calls, close, errors, leases, picks, places, records, seats, takes,
+-- needs: accounts, batch_ends, batches, calls, close, errors, leases, lost_leases, picks, places, records, seats, takes,
 -- task_options
 --
 -- The verb `claim`: the fair pick (pick/README.md), and the lease that is written in the same atomic step.
@@ -18,7 +18,7 @@ local ROUNDS = 8
 local MAX_SLOTS = 1000000000
 -- Of a run: what the tasks of a claim have in common that have the same features, and the rest.
 local BEGUN, REST = RUN.format:match('^<.......'), '<' .. RUN.format:match('^<.......(.*)')
-local HEAD = 8  -- values of the reply before the leases
+local HEAD = 9  -- values of the reply before the leases
 local LEASES_PER_CALL = 150  -- whatever the limit says; servers ask for no more
 local LATE_PER_CALL = 64     -- tasks whose window has closed, after which a claim leaves the rest to the next
 local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
@@ -77,6 +77,11 @@ local function note_asking(call, claim, id)
   if task_options.of(call, id).result_ttl > 0 then kept[#kept + 1] = id end
 end
 
+-- Tells the server if a task runs alone, by its last run, in an attempt that is its last one or not.
+local function note_alone(call, claim, id, run, is_last)
+  if lost_leases.runs_alone(call.queue, run.lost_leases, is_last) then table.insert(claim.out[HEAD], id) end
+end
+
 -- Notes what a task with features asks for. Returns its record as the reply has it.
 local function note_features(call, claim, id, record, features)
   if has_options(features) then note_asking(call, claim, id) end
@@ -100,7 +105,8 @@ local function lease_round(call, round, ids, claim)
     if last_run then  -- of the task's last attempt
       last_run = RUN.unpack(last_run)
       attempt, uncounted, max_attempts = last_run.attempt + 1, last_run.uncounted_attempts, last_run.max_attempts
-      message, more, bytes = last_run.error, last_run.more, bytes and bytes + errors.bytes_of(last_run.error)
+      message, more = last_run.error, RUN.more(last_run)
+      bytes = bytes and bytes + errors.bytes_of(last_run.error)
       last = last_attempt(max_attempts, uncounted)
     end
     if not features or last_run and is_left_over(call, id, last_run) then
@@ -109,6 +115,7 @@ local function lease_round(call, round, ids, claim)
       leave(call, round, i, claim, id, last_run)
     else
       if features > 0 then record = note_features(call, claim, id, record, features) end
+      if more ~= '' then note_alone(call, claim, id, last_run, 0 < last and last <= attempt) end
       if expires_at > 0 then table.insert(table_in(claim, 'expiring'), id) end
       if features ~= begun_for then begun, begun_for = begun_with(call, claim, features), features end
       n = n + 1
@@ -165,6 +172,7 @@ local function recall(call, claim)
       if has_options(run.features) then note_asking(call, claim, id) end
       if run.is_extended == 1 then redis.call('ZADD', call.prefix .. 'extended', deadline, id) end
       local last = last_attempt(run.max_attempts, run.uncounted_attempts)
+      note_alone(call, claim, id, run, 0 < last and last <= run.attempt)
       for _, value in ipairs({id, run.attempt, last, records.whole(call, id, found[i])}) do
         claim.out[#claim.out + 1] = value
       end
@@ -219,7 +227,7 @@ function claim.read(call, args)
   calls.confirm(call, args[6])
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
   local queue = call.queue
-  local out = {call.now, queue.lease_ms, 0, {}, -1, {}, queue.run_timeout_ms, queue.queue_weight}
+  local out = {call.now, queue.lease_ms, 0, {}, -1, {}, queue.run_timeout_ms, queue.queue_weight, {}}
   return {name = args[3], limit = math.min(limit, LEASES_PER_CALL), slots = slots, lease = leases.next_number(call),
     ids = {}, runs = {}, out = out, asking = false, expiring = false, late = {}, returned = false, bytes = 0}
 end
@@ -251,8 +259,8 @@ end
 --         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
 --         queue that is blocked: '', blocked, now, now; how long its handlers may run (ms; 0: for ever), its weight
---         beside other queues (thousandths); then per task: id, attempt, the attempt after which a failure is final
---         (of none: minus the attempts that did not count), record
+--         beside other queues (thousandths); ids of those that run alone (tasks/lost_leases.lua); then per task: id,
+--         attempt, the attempt after which a failure is final (of none: minus the attempts that did not count), record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that serves no tenant, on a queue that is hungry already
 --         and has as many slots, writes nothing.

@@ -4,7 +4,7 @@
 -- it.
 
 -- How many arguments each action has:
-local ARGUMENTS = {ack = 4, nack = 6, reject = 5, release = 5, reap = 3, extend = 3, take = 3}
+local ARGUMENTS = {ack = 4, nack = 6, reject = 5, release = 5, reap = 3, lose = 3, lose_alone = 3, extend = 3, take = 3}
 -- Actions that are as much work as HEAVY_WORK others; so are a release with a delay, and all of tasks with options:
 local HEAVY = {nack = true, reject = true}
 local HEAVY_WORK, WORK_PER_CALL = 8, 300  -- beyond which a call leaves the rest to the next

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairq.cli.dead import _COLUMNS
+from fairq.cli.dead import _COLUMNS, _RARE
 from fairq.cli.output import print_fields, print_rows
 
 from .harness import Terminal
@@ -32,7 +32,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, columns: int, show: Callable[[], None
     return re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, columns: int, *rows: dict[str, Any], rare: tuple[str, ...] = ()) -> str:
+def printed(monkeypatch: pytest.MonkeyPatch, columns: int, *rows: dict[str, Any], rare: tuple[str, ...] = _RARE) -> str:
     """What a terminal of so many columns shows of dead letters."""
     letters = partial(print_rows, "dead letters of emails", _COLUMNS, rows, empty="none", rare=rare)
     return shown(monkeypatch, columns, letters)
@@ -65,7 +65,7 @@ def test_a_table_with_room_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "┃ reason" in told
         assert max(map(len, told.splitlines())) <= columns
         assert "ConnectionError:" in told
-    assert "attempts" not in printed(monkeypatch, 80, {**LETTER, "attempts": 0}, rare=("attempts",))
+    assert "attempts" not in printed(monkeypatch, 80, {**LETTER, "attempts": 0}, rare=(*_RARE, "attempts"))
     assert printed(monkeypatch, 80).strip() == "none"
 
 

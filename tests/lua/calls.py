@@ -19,7 +19,7 @@ from fairq.store import library
 
 VERBS = library.verbs("reads") | library.verbs("drains") | library.verbs("writes")
 START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the numbers of leases count from 1
-HEAD = 8  # values of a claim's reply before its tasks
+HEAD = 9  # values of a claim's reply before its tasks
 FORMATS = library.formats()
 COMMENT = re.compile(r"^ *--.*$", re.MULTILINE)  # without them a store loads the library in half the time
 LEASE_MS = 30_000  # the default lease
@@ -60,6 +60,7 @@ class Known(NamedTuple):
     at: float
     detail: str
     error: str
+    lost_leases: int
 
 
 class Letter(NamedTuple):
@@ -70,6 +71,7 @@ class Letter(NamedTuple):
     died_at: float
     error: str
     traceback: str
+    lost_leases: int
 
 
 class Progress(NamedTuple):
@@ -235,8 +237,9 @@ def leased_in(reply: list[Any]) -> list[Leased]:
 
 def letter_of(row: list[Any]) -> Letter:
     """Read a dead letter as `dead` and `dead_letter` give it."""
-    id, _, reason, attempts, died_at, error, record, traceback = row
-    return Letter(id.decode(), record, reason.decode(), attempts, float(died_at), error.decode(), traceback.decode())
+    id, _, reason, attempts, died_at, error, record, traceback, lost = row
+    texts = error.decode(), traceback.decode()
+    return Letter(id.decode(), record, reason.decode(), attempts, float(died_at), *texts, lost)
 
 
 def progress_of(row: list[Any]) -> Progress:
@@ -368,8 +371,8 @@ class Queue:
 
     def tasks(self, *ids: str) -> list[Known]:
         return [
-            Known(s.decode(), t.decode(), attempt, float(at), detail.decode(), error.decode())
-            for s, t, attempt, at, detail, error, _ in self.call("tasks", *ids)
+            Known(s.decode(), t.decode(), attempt, float(at), detail.decode(), error.decode(), lost)
+            for s, t, attempt, at, detail, error, lost, _ in self.call("tasks", *ids)
         ]
 
     def state(self, id: str) -> str:

@@ -106,6 +106,8 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
     },
 )
 ACTIONS = ["ack", "ack", "nack", "nack", "reject", "release", "reap", "extend", "take"]
+LOST = ["lose", "reap", "lose_alone", "lose", "lose_alone"]  # ways to reap
+GIVEN_BACK = ("release", *LOST)  # fenced by the connection too
 BATCHES, STATES = ["b1", "b2", "b3"], ["", "open", "closed", "complete"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
@@ -122,6 +124,7 @@ BEHIND = st.sampled_from([0, 0, 0, 1, 60_001, 61_000, 10**6])
 AGES = [0, 0, 1, 50, LEASE]
 SLOTS = [4, 3, 2, 5, 10, 1]
 RESERVES = [50, 20, 90, 34, 0, 50]
+LOST_LEASES = {50: 3, 20: 2, 90: 1, 34: 3, 0: 0}  # their limit, with each reserve
 KEEPS = [1000, 1000, 5, 1, 0]
 FILTERS: st.SearchStrategy[tuple[str, str, str, int, int]] = st.tuples(
     st.sampled_from(["", "", *NAMES]),
@@ -298,9 +301,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(percent=st.sampled_from(RESERVES))
     def keep_slots(self, percent: int) -> None:
-        """Set the reserve."""
-        self.call("configure", "reserve", percent)
-        self.model.configure(self.now, reserve=percent)
+        """Set the reserve, and the limit of lost leases."""
+        self.call("configure", "reserve", percent, "max_lost_leases", LOST_LEASES[percent])
+        self.model.configure(self.now, reserve=percent, max_lost_leases=LOST_LEASES[percent])
 
     @rule(limit=LIMITS, seed=SEEDS, back=st.sampled_from([-1, -1, -1, 0, 1, 2]), behind=BEHIND)
     def claim(self, limit: int, seed: int, back: int = -1, behind: int = 0) -> None:
@@ -334,9 +337,10 @@ class QueueMachine(RuleBasedStateMachine):
         leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
         drawn, witness = iter(random_values), self.witness(behind) or inf
         self.same(leases, known or self.model.claim(self.now, drawn, name, limit, self.attached, witness))
-        number, wanted, kept, run_timeout_ms, weight = reply[2], reply[3], reply[5], reply[HEAD - 2], reply[HEAD - 1]
+        number, wanted, kept, run_timeout_ms, weight, alone = reply[2], reply[3], *reply[5:HEAD]
         self.same(run_timeout_ms, self.model.settings["run_timeout_ms"])
         self.same(weight, self.model.settings["queue_weight"])
+        self.same({id.decode() for id in alone}, {id for id, *_ in leases if self.model.runs_alone(id)})
         self.same(number, self.model.claims[name] if leases else 0)
         self.same({id.decode() for id in wanted}, {id for id, *_ in leases if self.model.records[id].result_ttl})
         self.same([(kept[i].decode(), *kept[i + 1 : i + 4]) for i in range(0, len(kept), 4)], self.model.kept)
@@ -370,8 +374,9 @@ class QueueMachine(RuleBasedStateMachine):
         settlements = []
         for action, back, delay, error in chosen:
             id, number = self.lease(back)
+            action = LOST[seed % len(LOST)] if action == "reap" else action
             delay = delay if action in ("nack", "release") else None
-            is_fenced = error and delay is None and action in ("release", "reap")  # by its connection too
+            is_fenced = error and delay is None and action in GIVEN_BACK
             fence = f"{number}/{seed % 3}" if is_fenced else number
             traceback = f"{id} at {number}" * (100 if error == LONG else bool(error))
             settlements.append((action, id, fence, delay, error, traceback))
@@ -512,10 +517,10 @@ class QueueMachine(RuleBasedStateMachine):
         args = (which[0], self.cursor if goes_on else "", count, *which[1:])
         cursor, left, *rows = self.call("dead", *args, "")
         found = [
-            (i.decode(), t.decode(), r.decode(), n, float(at), e.decode(), b.decode())
-            for i, t, r, n, at, e, _, b in rows
+            (i.decode(), t.decode(), r.decode(), n, float(at), e.decode(), b.decode(), lost)
+            for i, t, r, n, at, e, _, b, lost in rows
         ]
-        for id, *_, record, _ in rows:
+        for id, *_, record, _, _ in rows:
             self.same(len(record) - unpack("HEADER", record).end, self.model.records[id.decode()].size)
         self.same((cursor.decode(), left, found), self.model.dead_page(self.now, *args))
         self.cursor = cursor.decode()

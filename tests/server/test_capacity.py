@@ -19,6 +19,7 @@ class Idler:
 
     account: WorkerAccount
     name: str = "w"
+    tracks_leases: bool = True
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
         """Send nothing."""

@@ -29,6 +29,11 @@ async def state_of(served: Served) -> str:
     return found.state
 
 
+async def lost_leases_of(served: Served) -> int:
+    (found,) = await served.app.store.tasks("q", ["ada/a"])
+    return found.lost_leases
+
+
 async def ended(served: Served) -> str:
     """Wait until the task is leased no more, and return its state."""
 
@@ -127,6 +132,11 @@ def states_of(row: dict[str, str]) -> set[str]:
     return {"done"} if row["the task then"] == "is done" else {"dead"}
 
 
+def lost_leases_in(row: dict[str, str]) -> int:
+    """Return how many lost leases the task has afterwards, as the table has it."""
+    return int("lost lease" in row["the attempt"])
+
+
 @pytest.mark.parametrize("way", PLAYED)
 async def test_a_lease_ends_as_the_page_says(server_store: str, way: str) -> None:
     row = ENDS[way]
@@ -147,6 +157,7 @@ async def test_a_lease_ends_as_the_page_says(server_store: str, way: str) -> Non
         held = Held(served, operator, worker, task, token, connection)
         await PLAYED[way](held)
         assert await ended(served) in states_of(row)
+        assert await lost_leases_of(served) == lost_leases_in(row)
 
 
 async def test_the_lease_of_a_server_that_died_ends_when_its_time_is_over(server_store: str, tmp_path: Path) -> None:
@@ -162,6 +173,7 @@ async def test_the_lease_of_a_server_that_died_ends_when_its_time_is_over(server
             doomed.kill()
         async with running(server_store) as served:
             assert {await ended(served)} == states_of(row)
+            assert await lost_leases_of(served) == lost_leases_in(row) == 0
 
 
 def test_every_row_is_played() -> None:

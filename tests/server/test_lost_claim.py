@@ -49,6 +49,7 @@ class ForgetfulStore:
 class Recorder:
     account: WorkerAccount
     name: str = "w"
+    tracks_leases: bool = True
     pushed: trio.Event = field(factory=trio.Event)
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:

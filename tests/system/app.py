@@ -23,10 +23,13 @@ def _note(event: str, task: fairq.Task) -> None:
 async def work(task: fairq.Task) -> None:
     """Do what the payload says, in the first attempt `first`, in later ones `then`: so many seconds, or till a file is.
 
-    Files are named as in the journal's directory.
+    Files are named as in the journal's directory. `die`: end this process after a moment.
     """
     _note("start", task)
     until = task.payload["first" if task.attempt == 1 else "then"]
+    if until == "die":
+        await anyio.sleep(0.1)
+        os._exit(9)
     if isinstance(until, str):
         while not (_DIRECTORY / until).exists():  # noqa: ASYNC110 - another process makes it
             await anyio.sleep(0.01)

@@ -70,7 +70,7 @@ class Operating(Scheduling):
 
     def dead_page(
         self, now: float, tenant: str, cursor: str, count: int, reason: str, error: str, older: float, younger: float
-    ) -> tuple[str, int, list[tuple[str, str, str, int, float, str, str]]]:
+    ) -> tuple[str, int, list[tuple[str, str, str, int, float, str, str, int]]]:
         """Walk over dead letters; returns where the next page begins, how many are left to look at, and the matches."""
         now = self.open(now)
         until, after = max(0, now - older), (max(0, now - younger) if younger else 0, "")
@@ -79,13 +79,13 @@ class Operating(Scheduling):
             until, after = float(first), (float(second), id)
         deaths = ((at, id) for id, at in self.deaths_of(tenant).items() if at <= until)
         line = sorted(each for each in deaths if each > after)
-        rows: list[tuple[str, str, str, int, float, str, str]] = []
+        rows: list[tuple[str, str, str, int, float, str, str, int]] = []
         while line and len(rows) < count:
             at, id = line.pop(0)
             d = self.dead[id]
             cursor = f"{until:.0f}:{at:.0f}:{id}"
             if reason in ("", d.reason) and error in d.error:
-                rows.append((id, d.tenant.name, d.reason, d.attempts, at, d.error, d.traceback))
+                rows.append((id, d.tenant.name, d.reason, d.attempts, at, d.error, d.traceback, d.lost_leases))
         return (cursor if line else "", len(line), rows)
 
     def set_weight(self, now: float, tenant: str, weight: int) -> int:

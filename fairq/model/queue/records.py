@@ -164,7 +164,7 @@ class Records(FairPick):
         if b := self.batch_of(id):
             b.expired += reason == "expired"
         self.tell_of(id, "expired" if reason == "expired" else "dead", now, run.attempt, reason)
-        self.dead[id] = Death(t, reason, run.attempt, run.lease, now, run.error, traceback)
+        self.dead[id] = Death(t, reason, run.attempt, run.lease, now, run.error, traceback, run.lost_leases)
         self.deaths[id] = now
         t.dead += 1
         self.counts["buried"] += 1
@@ -173,6 +173,11 @@ class Records(FairPick):
         if excess > 0:
             for oldest in first_by_score(self.deaths_of(t.name), min(2, excess)):
                 self.drop_letter(oldest, now)
+
+    def runs_alone(self, id: str) -> bool:
+        """True of a leased task that has lost a lease, if the next lost one would be its last."""
+        run, most = self.runs[id], self.settings["max_lost_leases"]
+        return run.lost_leases > 0 and (run.is_last or 0 < most <= run.lost_leases + 1)
 
     def free_key(self, id: str) -> None:
         """Give a dedupe key back, unless it is held for a period or is another task's."""
@@ -252,16 +257,17 @@ class Records(FairPick):
     def state_of(self, id: str) -> TaskState:
         """Return what is known about a task: the reply of `tasks`."""
         if death := self.dead.get(id):
-            at, reason = int(death.died_at), death.reason
-            return TaskState(id, "dead", death.tenant.name, death.attempts, at, reason=reason, error=death.error)
+            dead: Any = {"reason": death.reason, "error": death.error, "lost_leases": death.lost_leases}
+            return TaskState(id, "dead", death.tenant.name, death.attempts, int(death.died_at), **dead)
         if id not in self.records:
             return TaskState(id, self.marks.get(id, (0, "unknown"))[1])  # type: ignore[arg-type]
         t, run, b = self.records[id].tenant, self.runs.get(id) or Run(0), self.batch_of(id)
+        told: Any = {"error": run.error, "lost_leases": run.lost_leases}
         if id in self.leases:
             at = int(self.leases[id] + self.call_origin) if self.leases[id] < math.inf else 0
-            return TaskState(id, "leased", t.name, run.attempt, at, worker=run.worker, error=run.error)
+            return TaskState(id, "leased", t.name, run.attempt, at, run.worker, **told)
         state: Any = "delayed" if id in t.delayed else "pending" if b and id in b.pending else "ready"
-        return TaskState(id, state, t.name, run.attempt, int(t.delayed.get(id, 0)), error=run.error)
+        return TaskState(id, state, t.name, run.attempt, int(t.delayed.get(id, 0)), **told)
 
     def stopping(self) -> list[str]:
         """List the running tasks that were cancelled."""

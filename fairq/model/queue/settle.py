@@ -10,6 +10,8 @@ from fairq.model.queue.batches import Batching
 from fairq.model.queue.tasks import Run
 from fairq.model.queues import longest_wait_ms
 
+_LOST = ("reap", "lose", "lose_alone")
+
 
 class Settling(Batching):
     """The verbs that end leases, and what producers do to tasks."""
@@ -59,7 +61,7 @@ class Settling(Batching):
             self.forget(id, run, "done", now, said)
         elif run.state == "stopping":
             self.end_lease(id, run, "settled", until)
-            self.forget(id, None if action == "reap" else run, "cancelled", now)
+            self.forget(id, None if action in _LOST else run, "cancelled", now)
         elif action == "nack":
             self.nack(id, run, delay, said, traceback, now, random_values)
         elif action == "reject":
@@ -70,7 +72,8 @@ class Settling(Batching):
         elif action == "release":
             self.release(id, run, delay, said, now, until)
         else:
-            self.reap(id, run, now, until)
+            is_over = action != "reap" and self.count_lost(run, was_alone=action == "lose_alone")
+            self.reap(id, run, now, until, is_over)
         return "ok"
 
     def end_lease(self, id: str, run: Run, state: str, until: float, is_worked: bool = False) -> Tenant:
@@ -99,11 +102,20 @@ class Settling(Batching):
         self.keep_waiting(id)
         self.put_ready(t, id, at_head=True)
 
-    def reap(self, id: str, run: Run, now: float, until: float) -> None:
+    def count_lost(self, run: Run, was_alone: bool) -> bool:
+        """Count a lease whose worker's process died; returns whether it was the last one that its task may lose."""
+        most, lost = self.settings["max_lost_leases"], run.lost_leases + 1
+        is_over = 0 < most <= lost
+        if is_over and not was_alone and most > 1:
+            return False
+        run.lost_leases = min(lost, 255)
+        return is_over
+
+    def reap(self, id: str, run: Run, now: float, until: float, is_over: bool) -> None:
         """Return a lost lease to the head of the list; after later attempts than the first its task waits."""
         t = self.end_lease(id, run, "reaped", until)
         self.tell_of(id, "failed", now, run.attempt, "lease_lost")
-        if run.is_last:
+        if is_over or run.is_last:
             return self.bury(id, "lease_lost", now)
         if before := run.attempt - run.uncounted_attempts - 1:
             return self.wait_for(t, id, self.longest_wait(id, before), now)

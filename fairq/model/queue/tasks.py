@@ -68,6 +68,7 @@ class Run:
     lasts: float = 0  # ms
     worker: str = ""
     error: str = ""
+    lost_leases: int = 0
 
     @property
     def last_attempt(self) -> int:
@@ -135,6 +136,7 @@ class Death:
     died_at: float
     error: str
     traceback: str
+    lost_leases: int = 0
 
     @property
     def owner(self) -> int:

@@ -31,6 +31,7 @@ class Worker(Protocol):
 
     account: WorkerAccount
     name: str
+    tracks_leases: bool  # on its account: what it holds is known, so that a task can run alone
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
         """Give leased tasks to the worker."""
@@ -78,6 +79,11 @@ class Capacity:
         for worker in shares:
             self._line[worker] = self._line.pop(worker)
         return shares
+
+    def find_idle(self) -> Worker | None:
+        """Find a worker that holds nothing, and may be given tasks."""
+        idle = (each for each in self._line if not each.account.busy and each.account.free and each.tracks_leases)
+        return next(idle, None)
 
     def _with_room(self, workers: int, places: float = inf) -> list[tuple[Worker, int]]:
         """Find so many workers of the line with room, or fewer with so many places; those that are full leave it."""
@@ -184,13 +190,20 @@ class QueueCapacity:
             shares |= some
         return shares
 
+    def changed(self, worker: Worker) -> None:
+        """Note that a worker's room has changed."""
+        for pool in (self.own, *self.shared):
+            pool.changed(worker)
+
+    def find_idle(self) -> Worker | None:
+        """Find a worker that holds nothing, and may be given tasks."""
+        return next((idle for pool in (self.own, *self.shared) if (idle := pool.find_idle())), None)
+
     def freed(self, shares: Mapping[Worker, int]) -> None:
         """Note that places are reserved no longer, and offer those that are free to all queues of their workers."""
         for worker in shares:
             if worker.account.free:
-                self.own.changed(worker)
-                for pool in self.shared:
-                    pool.changed(worker)
+                self.changed(worker)
         if self.shared:
             self.accounts.reserve(self.queue, 0, turn_time())
             self.wake()

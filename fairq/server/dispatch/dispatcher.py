@@ -31,6 +31,7 @@ from fairq.model.tasks import Action, Lease
 from fairq.server.dispatch.capacity import Capacity, Pool, QueueCapacity, Worker
 from fairq.server.dispatch.claiming import MOST_TASKS, Claiming, Phase, Step
 from fairq.server.dispatch.queue_accounts import QueueAccounts
+from fairq.server.dispatch.running_alone import Waiting
 from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Store
@@ -70,6 +71,7 @@ class Dispatcher:
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
     _weight: float = field(default=1.0, init=False)  # of the queue, as its last claim told
     _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
+    _waiting: dict[Waiting, None] = field(factory=dict, init=False)  # to run alone
     _emptied: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _taskless: Taskless | None = field(default=None, init=False)  # while it runs
     _is_claiming: bool = field(default=False, init=False)  # or rests after a failure
@@ -150,6 +152,8 @@ class Dispatcher:
             if (lease := worker.account.held.get((self.queue, id))) is not None:
                 worker.stop_tasks(self.queue, {id: lease})
                 return
+            if worker.account.line.renew(self.queue, id):
+                return
         if self.claiming.phase is not Phase.WAITING:
             self._cancelled.add(id)
 
@@ -165,6 +169,7 @@ class Dispatcher:
     def join(self, worker: Worker) -> None:
         """Start to give tasks to a worker that serves this queue alone."""
         self.capacity.own.join(worker)
+        self.wake_waiting(worker)
         self.notify()
 
     def leave(self, worker: Worker) -> None:
@@ -183,8 +188,8 @@ class Dispatcher:
     def credit_changed(self, worker: Worker) -> None:
         """Note that such a worker's credit or room has changed."""
         self.capacity.own.changed(worker)
-        if not self.claiming.is_empty:
-            before_sending(self._decide)
+        self.wake_waiting(worker)
+        self.look()
 
     def share(self, pool: Pool) -> None:
         """Start to give tasks to workers that serve other queues, too."""
@@ -197,6 +202,15 @@ class Dispatcher:
         """Note that there may be free slots."""
         if not self.claiming.is_empty:
             before_sending(self._decide)
+
+    def wake_waiting(self, worker: Worker) -> None:
+        """Have a task that waits to run alone look at a worker that holds nothing: the first there, or another."""
+        if worker.account.held:
+            return
+        if line := worker.account.line.waiting:
+            line[0].wake()
+        elif self._waiting:
+            next(iter(self._waiting)).wake()
 
     def stop_claiming(self) -> None:
         """Let `run` end after the claim under way has been handed out."""
@@ -359,6 +373,8 @@ class Dispatcher:
     def _hand_out(self, claim: Claim, shares: dict[Worker, int]) -> list[tuple[str, int, int]]:
         """Give each task to the worker with the most room; returns the leases for which no worker has room."""
         leases, workers = claim.leases, self.capacity.workers
+        if claim.alone:  # to those with the most room: they soon hold nothing
+            leases = sorted(leases, key=lambda each: each.id not in claim.alone)
         room, places = [], 0
         for i, worker in enumerate(chain(shares, workers)):
             is_other = i >= len(shares)  # others take what those with a share have no room for any more
@@ -379,10 +395,36 @@ class Dispatcher:
             if free + len(some) < 0:
                 heapq.heappush(room, (free + len(some), i, worker))
         for worker, some in given.items():
-            worker.push(self.queue, claim.lease_ms, some, claim.run_timeout_ms)
+            if together := self._line_up(worker, some, claim) if claim.alone and worker.tracks_leases else some:
+                worker.push(self.queue, claim.lease_ms, together, claim.run_timeout_ms)
         for id in self._cancelled.intersection(map(_id_of, leases)):
             self.stop_task(id)
         return [(each.id, each.lease, 0) for each in leases[at:]]
+
+    def _line_up(self, worker: Worker, leases: Sequence[Lease], claim: Claim) -> Sequence[Lease]:
+        """Let those leases wait whose tasks run alone; returns the others."""
+        for lease in leases:
+            if lease.id in claim.alone and self._taskless is not None:
+                waiting = Waiting(
+                    self.store, worker, self.queue, lease, claim.lease_ms, claim.run_timeout_ms,
+                    lambda: self.store_now_ms, self.capacity.find_idle, self._freed,
+                )  # fmt: skip
+                worker.account.line.waiting.append(waiting)
+                self._waiting[waiting] = None
+                self._taskless.nursery.start_soon(self._let_wait, waiting)
+        return [each for each in leases if each.id not in claim.alone]
+
+    def _freed(self, worker: Worker) -> None:
+        """Offer the places of a worker at which one task fewer waits to run alone."""
+        self.capacity.changed(worker)
+        self.capacity.wake()
+        self.look()
+
+    async def _let_wait(self, waiting: Waiting) -> None:
+        try:
+            await waiting.run()
+        finally:
+            del self._waiting[waiting]
 
 
 def _warn_of_endless(queue: str, leases: Sequence[Lease]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from attrs import define, evolve, field
 
 from fairq.model.tasks import Lease, Settlement
+from fairq.server.dispatch.running_alone import Line
 
 TaskKey = tuple[str, str]  # queue, and a task's full id
 OVER_S = 1.0  # a lease counts from when its worker has it: how long it may be on its way
@@ -49,6 +50,7 @@ class WorkerAccount:
     owners: dict[TaskKey, Any] = field(factory=dict, repr=False)
     prefetch: int = 0
     handed: int = 0  # leases that a worker over HTTP holds: they are not in `held`
+    line: Line = field(factory=Line, init=False)  # tasks that run alone: nothing is pushed beside them
     reserved: int = field(default=0, init=False)
     held: dict[TaskKey, int] = field(factory=dict, init=False)
     terms: dict[TaskKey, Terms] = field(factory=dict, init=False)
@@ -81,7 +83,9 @@ class WorkerAccount:
     def free(self) -> int:
         """How many more tasks the worker may be given."""
         room = self.credit - self.reserved - len(self.held) - self.handed
-        return room if room > 0 and self.may_take() else 0
+        if room <= 0 or self.line.waiting or self.line.alone in self.held:  # a task runs alone, or waits to do so
+            return 0
+        return room if self.may_take() else 0
 
     def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float) -> None:
         """Add leases that are about to be pushed to the worker."""
@@ -153,6 +157,10 @@ class WorkerAccount:
             return set()
         pushed = [key for key in self.held if self.terms[key].is_pushed]
         return set(pushed[self.most_begun :])
+
+    def died_alone(self) -> bool:
+        """True if one task may have begun: if the worker's process has died now, that one ran alone."""
+        return len(self.held) - len(self.not_begun()) == 1
 
     def report(self, key: TaskKey) -> None:
         """Note that the progress of a task was reported."""

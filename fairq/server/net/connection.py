@@ -95,6 +95,7 @@ class Connection:
     on_freed: Callable[[Connection], None] = nothing  # leases have expired on its account
     tracks_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
     give_back_now: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are kept for it no longer
+    is_back: bool = field(default=False, init=False)  # its worker has another connection by now
 
     _waits: dict[trio.CancelScope, None] = field(factory=dict, init=False)  # requests that wait
     _waited_for: int = field(default=0, init=False)  # tasks, batches and feeds that they wait for

@@ -81,13 +81,17 @@ def _row(worker: Connection) -> tuple[Any, ...]:
 
 @define(eq=False)
 class WorkerRegistry:
-    """The workers attached to this server. `give_back(connection, action)` returns its leases to their queues."""
+    """The workers attached to this server. `give_back(connection, action)` returns its leases to their queues.
+
+    `give_back_kept(token, worker, order)` returns those of broken connections whose worker has attached elsewhere.
+    """
 
     server: str
     store: Store
     nursery: trio.Nursery
     questions: Questions
     give_back: Callable[[Connection, Action], Awaitable[None]] = field(init=False)
+    give_back_kept: Callable[[str, str, AttachOrder], None] = field(default=lambda *_: None, init=False)
     on_drain: Callable[[str], None] = field(default=lambda _: None, init=False)  # is told the name of workers to drain
     elsewhere: ServerSlots = field(factory=ServerSlots, init=False)
     _changed: trio.Event = field(factory=trio.Event, init=False)
@@ -290,6 +294,7 @@ class WorkerRegistry:
             log.warning("unknown message from another server", message=message[:200])
 
     async def _on_attached(self, token: str, worker: str, order: AttachOrder, kept: Iterable[Any]) -> None:
+        self.give_back_kept(token, worker, order)
         await self._supersede(token, worker, order, kept)
         orders = (each.attach_order for each in self._connections.get((token, worker), ()))
         if (newest := max(orders, default=order)).run > order.run:  # the server of the announced one may not know
