@@ -25,8 +25,8 @@ class Worker(Protocol):
     account: WorkerAccount
     name: str
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
-        """Give leased tasks to the worker."""
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
+        """Give leased tasks to the worker; they were claimed at this time or later."""
 
     def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""

@@ -307,7 +307,7 @@ class Dispatcher:
             if free + len(some) < 0:
                 heapq.heappush(room, (free + len(some), i, worker))
         for worker, some in given.items():
-            worker.push(self.queue, claim.lease_ms, some, claim.run_timeout_ms)
+            worker.push(self.queue, claim.lease_ms, some, claim.run_timeout_ms, self.claiming.first_left_at)
         for id in self._cancelled.intersection(map(_id_of, leases)):
             self.stop_task(id)
         return [(each.id, each.lease, 0) for each in leases[at:]]
