@@ -1,12 +1,13 @@
-"""Tells for how long the machine was suspended. On Linux the clocks of event loops leave that time out."""
+"""A clock that goes on while the machine is suspended. On Linux those of event loops do not."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)  # Linux has it
 
-
-def slept_s() -> float:
-    """Return for how long in all the machine was suspended; always the same where the system does not tell."""
-    return 0.0 if _CLOCK is None else time.clock_gettime(_CLOCK) - time.monotonic()
+def awake_clock() -> Callable[[], float]:
+    """Return the clock, in seconds; one that stands still like the others where the system has no better."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic if boot is None else partial(time.clock_gettime, boot)

@@ -31,7 +31,7 @@ from fairq.client.driver import Driver
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.loops import fault_of
 from fairq.client.runtime import Event, Lot, Runtime
-from fairq.client.suspension import slept_s
+from fairq.client.suspension import awake_clock
 from fairq.client.threads import Threads
 from fairq.client.watchdog import watching
 from fairq.errors import BadRequest, Closed, FairqError, Retryable, SettingsError, Unavailable
@@ -108,7 +108,7 @@ class Working:
         most_begun = app.concurrency + min(app.concurrency, app.prefetch // 2) if app.prefetch else 0
         session = WorkerSession(
             worker=app.name, queues=queues, credit=app.concurrency + app.prefetch, most_begun=most_begun,
-            started_at_ms=round(time.time() * 1000), watch=Watch(slept_s),
+            started_at_ms=round(time.time() * 1000), watch=Watch(awake_clock()),
         )  # fmt: skip
         driver = Driver.to(app.url, app.token, session, app.tls)
         run = cls(app, driver, driver.runtime, driver.runtime.make_lot(), driver.runtime.make_event())
@@ -373,8 +373,7 @@ class Working:
 
     async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, scope: anyio.CancelScope) -> bool:
         """Run a task; returns False if its scope was cancelled, though the handler went on to its end."""
-        now = self.runtime.current_time()
-        if (start := self.driver.session.start_of(queue, pushed.id, pushed.lease, begin_by, now)) is not Start.NOW:
+        if (start := self.driver.session.start_of(queue, pushed.id, pushed.lease, begin_by)) is not Start.NOW:
             if start is Start.NEVER:
                 self._release(queue, pushed)  # the store lets it expire
             else:

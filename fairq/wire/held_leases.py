@@ -71,7 +71,7 @@ class ServerClock:
         return min(now, self._bound(now) + attached_s)
 
 
-def _never() -> float:
+def _stopped() -> float:
     return 0.0
 
 
@@ -79,30 +79,29 @@ def _never() -> float:
 class Watch:
     """Finds out that the worker has stood still, by a look at the clock every LOOK_S: at `next_at`.
 
-    `slept` returns for how long in all the machine was suspended: our clock stood still, too.
+    `clock` goes on while the machine is suspended, and the clock of the event loop stands.
     """
 
-    slept: Callable[[], float] = _never
+    clock: Callable[[], float] = _stopped
     next_at: float = field(default=inf, init=False)
-    _looked_at: float = field(default=0.0, init=False)
-    _slept: float = field(init=False)
-
-    @_slept.default
-    def _slept_so_far(self) -> float:
-        return self.slept()
+    stalls_at: float = field(default=-inf, init=False)  # if nothing looks before
+    _ahead_s: float = field(default=-inf, init=False)  # the event loop's clock is of the other, by the last look
 
     def begin(self, now: float) -> None:
         """Look from now on."""
         self.next_at = min(self.next_at, now + LOOK_S)
 
-    def has_stalled(self, now: float) -> bool:
-        """True if the last look was long ago."""
-        return self.next_at < inf and now - self._looked_at + self.slept() - self._slept > STALL_S
+    def now(self) -> float:
+        """Return the time of the event loop, and later if the machine was suspended since the last look."""
+        return self.clock() + self._ahead_s
 
-    def look(self, now: float) -> float:
-        """Look at the clock; returns for how long the machine was suspended since the last look."""
-        slept, self._slept, self._looked_at = self._slept, self.slept(), now
-        return self._slept - slept
+    def look(self, now: float) -> tuple[bool, float]:
+        """Look at the clock; returns whether the worker has stood still, and how long the machine was suspended."""
+        ahead_s, self._ahead_s = self._ahead_s, now - self.clock()
+        slept_s = max(0.0, ahead_s - self._ahead_s)
+        has_stalled = self.next_at < inf and now + slept_s >= self.stalls_at
+        self.stalls_at = now + STALL_S
+        return has_stalled, slept_s
 
     def plan(self, now: float, is_needed: bool) -> None:
         """Say when to look next, if that is due."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 from attrs import define, field
@@ -19,7 +20,7 @@ from fairq.wire.calls import Exchange, outcomes_of
 from fairq.wire.client_session import RECONNECT_BASE_S, ClientSession
 from fairq.wire.enqueues import FRAME_BYTES, SEND_WINDOW
 from fairq.wire.frames import HeldLease, Push, Report, Stop
-from fairq.wire.held_leases import ServerClock, Start, Terms, Watch
+from fairq.wire.held_leases import STALL_S, ServerClock, Start, Terms, Watch
 from fairq.wire.settlements import (
     BYTES_PER_CHAR,
     LEASE_BYTES,
@@ -42,6 +43,7 @@ def _ignore(*_: Any) -> None:
 
 
 _Held = tuple[int, Terms]  # with its number
+_NOTHING: dict[str, _Held] = {}
 
 
 @define(eq=False)
@@ -172,31 +174,34 @@ class WorkerSession(ClientSession):
         held = self.held.get(queue, {}).get(id)
         return held is not None and held[0] == number
 
-    def start_of(self, queue: str, id: str, number: int, begin_by: float, now: float) -> Start:
+    def start_of(self, queue: str, id: str, number: int, begin_by: float) -> Start:
         """Return whether a task may begin; LATER: it is known when `has_renewed` is set, or the lease is lost.
 
         `begin_by`: its expiry, if its lease began when the push came. To be asked right before the task begins.
         """
-        held = self.held.get(queue, {}).get(id)
+        held, now = self.held.get(queue, _NOTHING).get(id), self.watch.now()
         if held is None or held[0] != number:
             return Start.NEVER
-        if self.watch.has_stalled(now):
+        terms = held[1]
+        if now < self.watch.stalls_at and now < terms.sure_until and begin_by == inf:
+            return Start.NOW  # as nearly all
+        if now >= self.watch.stalls_at:
             self._doubt(now)
-        start = held[1].start(begin_by, self.clock, now)
+        start = terms.start(begin_by, self.clock, now)
         if start is Start.LATER:
-            self.due_at = min(self.due_at, held[1].renew_at)
+            self.due_at = min(self.due_at, terms.renew_at)
         return start
 
     def _look(self, now: float) -> None:
-        if self.watch.has_stalled(now):
+        has_stalled, slept_s = self.watch.look(now)
+        self.clock.stood_still(slept_s)
+        if has_stalled:
             self._doubt(now)
-        else:
-            self.clock.stood_still(self.watch.look(now))
 
     def _doubt(self, now: float) -> None:
         """Have no task begin before its lease is renewed: the worker has stood still."""
-        self.clock.stood_still(self.watch.look(now))
         self.due_at = self._doubted_at = now
+        self.watch.stalls_at = now + STALL_S
         for held in self.held.values():
             for _, terms in held.values():
                 terms.doubt(now)

@@ -26,8 +26,10 @@ class Worker(End):
 
     session: WorkerSession
 
-    def __init__(self, attach_s: float = 0.0, slept: Any = None) -> None:
-        super().__init__(WorkerSession(worker="w", queues=["q"], credit=10, watch=Watch(slept) if slept else Watch()))
+    def __init__(self, attach_s: float = 0.0) -> None:
+        self.slept_s = 0.0  # how long the machine was suspended, and its clock stood
+        watch = Watch(lambda: self.now + self.slept_s)
+        super().__init__(WorkerSession(worker="w", queues=["q"], credit=10, watch=watch))
         self.connect()
         frame = self.only()
         self.now += attach_s
@@ -50,7 +52,7 @@ class Worker(End):
 
     def start(self, id: str, left_s: float = inf, lease: int = 1) -> Start:
         """Ask whether a task may begin that had so much time left before its expiry when it was leased."""
-        return self.session.start_of("q", id, lease, self.pushed_at + left_s, self.now)
+        return self.session.start_of("q", id, lease, self.pushed_at + left_s)
 
     def renewals(self) -> list[dict[str, Any]]:
         """Return the renewals that leave now; a driver keeps the deadlines before."""
@@ -208,10 +210,9 @@ def test_a_server_that_does_not_date_its_pushes_is_believed_but_no_stall() -> No
 
 
 def test_a_suspended_machine_has_stood_still_though_its_clock_has_not_gone_on() -> None:
-    slept = 0.0
-    worker = Worker(slept=lambda: slept)
+    worker = Worker()
     worker.push("a")
-    slept += 3600
+    worker.slept_s += 3600
     assert worker.start("a") is Start.LATER
     worker.attached_at -= 3600  # by its server's clock
     worker.push("b", ago_s=0.1)
