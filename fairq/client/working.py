@@ -41,7 +41,7 @@ from fairq.model.checks import bare_id, check_int
 from fairq.model.tasks import NewTask, Settlement, leased_at_ms
 from fairq.wire.beside import check_payload_size
 from fairq.wire.frames import Dismiss, HeldLease, Push, PushedTask, Report
-from fairq.wire.held_leases import Start, Watch
+from fairq.wire.held_leases import NOW, Start, Watch
 from fairq.wire.terms import MAX_CREDIT
 from fairq.wire.worker_session import WorkerSession
 
@@ -373,15 +373,18 @@ class Working:
 
     async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, scope: anyio.CancelScope) -> bool:
         """Run a task; returns False if its scope was cancelled, though the handler went on to its end."""
-        if (start := self.driver.session.start_of(queue, pushed.id, pushed.lease, begin_by)) is not Start.NOW:
-            if start is Start.NEVER:
-                self._release(queue, pushed)  # the store lets it expire
-            else:
-                self.in_doubt.append(Waiting(queue, pushed, begin_by))
-                self.driver.wake_writer()  # its renewal is due
+        if (start := self.driver.session.start_of(queue, pushed.id, pushed.lease, begin_by)) is not NOW:
+            self._put_off(Waiting(queue, pushed, begin_by), start)
             return True
         with tracing.active.processing(queue, pushed):
             return await self._perform_held(queue, pushed, scope)
+
+    def _put_off(self, waiting: Waiting, start: Start) -> None:
+        if start is Start.NEVER:
+            self._release(*waiting[:2])  # the store lets it expire
+        else:
+            self.in_doubt.append(waiting)
+            self.driver.wake_writer()  # its renewal is due
 
     async def _perform_held(self, queue: str, pushed: PushedTask, scope: anyio.CancelScope) -> bool:
         app, key = self.app, (queue, pushed.id, pushed.lease)

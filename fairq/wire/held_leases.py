@@ -40,6 +40,9 @@ class Start(Enum):
     NEVER = auto()  # here: it has expired, or its lease is lost
 
 
+NOW = Start.NOW  # what nearly all tasks may
+
+
 @define(eq=False)
 class ServerClock:
     """Dates what happened at a server, by our clock: never later than it was.
@@ -85,20 +88,16 @@ class Watch:
     clock: Callable[[], float] = _stopped
     next_at: float = field(default=inf, init=False)
     stalls_at: float = field(default=-inf, init=False)  # if nothing looks before
-    _ahead_s: float = field(default=-inf, init=False)  # the event loop's clock is of the other, by the last look
+    ahead_s: float = field(default=-inf, init=False)  # the event loop's clock is of the other, by the last look
 
     def begin(self, now: float) -> None:
         """Look from now on."""
         self.next_at = min(self.next_at, now + LOOK_S)
 
-    def now(self) -> float:
-        """Return the time of the event loop, and later if the machine was suspended since the last look."""
-        return self.clock() + self._ahead_s
-
     def look(self, now: float) -> tuple[bool, float]:
         """Look at the clock; returns whether the worker has stood still, and how long the machine was suspended."""
-        ahead_s, self._ahead_s = self._ahead_s, now - self.clock()
-        slept_s = max(0.0, ahead_s - self._ahead_s)
+        ahead_s, self.ahead_s = self.ahead_s, now - self.clock()
+        slept_s = max(0.0, ahead_s - self.ahead_s)
         has_stalled = self.next_at < inf and now + slept_s >= self.stalls_at
         self.stalls_at = now + STALL_S
         return has_stalled, slept_s

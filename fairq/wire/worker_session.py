@@ -20,7 +20,7 @@ from fairq.wire.calls import Exchange, outcomes_of
 from fairq.wire.client_session import RECONNECT_BASE_S, ClientSession
 from fairq.wire.enqueues import FRAME_BYTES, SEND_WINDOW
 from fairq.wire.frames import HeldLease, Push, Report, Stop
-from fairq.wire.held_leases import STALL_S, ServerClock, Start, Terms, Watch
+from fairq.wire.held_leases import NOW, STALL_S, ServerClock, Start, Terms, Watch
 from fairq.wire.settlements import (
     BYTES_PER_CHAR,
     LEASE_BYTES,
@@ -43,7 +43,6 @@ def _ignore(*_: Any) -> None:
 
 
 _Held = tuple[int, Terms]  # with its number
-_NOTHING: dict[str, _Held] = {}
 
 
 @define(eq=False)
@@ -179,13 +178,13 @@ class WorkerSession(ClientSession):
 
         `begin_by`: its expiry, if its lease began when the push came. To be asked right before the task begins.
         """
-        held, now = self.held.get(queue, _NOTHING).get(id), self.watch.now()
+        held, watch = self.held[queue].get(id), self.watch
         if held is None or held[0] != number:
             return Start.NEVER
-        terms = held[1]
-        if now < self.watch.stalls_at and now < terms.sure_until and begin_by == inf:
-            return Start.NOW  # as nearly all
-        if now >= self.watch.stalls_at:
+        terms, now = held[1], watch.clock() + watch.ahead_s  # later than now if the machine was suspended
+        if watch.stalls_at > now < terms.sure_until and begin_by == inf:
+            return NOW  # as nearly all
+        if now >= watch.stalls_at:
             self._doubt(now)
         start = terms.start(begin_by, self.clock, now)
         if start is Start.LATER:
