@@ -47,13 +47,6 @@ class Enqueued(TypedDict):
     refusals: NotRequired[dict[str, Refusal]]
 
 
-class Settled(TypedDict):
-    """What became of settlements; if leases were extended, for how long the worker had been attached."""
-
-    outcomes: list[Outcome]
-    attached_ms: NotRequired[int]
-
-
 class TaskEnd(TypedDict):
     """How a task has ended."""
 
@@ -105,7 +98,7 @@ VERBS: dict[type[Any], Verb] = {
     wire.History: Verb(History, _READERS),
     wire.Attach: Verb({"leases": list[Literal["ok", "cancelled", "gone", "stale"]]}, _WORKER, _OPEN),
     wire.Credit: Verb(_NOTHING, _WORKER, _WORKING),
-    wire.Settle: Verb(Settled, _WORKER, _WORKING),
+    wire.Settle: Verb(_OUTCOMES, _WORKER, _WORKING),
     wire.EnqueueFrom: Verb(Enqueued, _WORKER, _WORKING),
     wire.Progress: Verb(_NOTHING, _WORKER, _WORKING),
     wire.Idle: Verb({"is_idle": bool}, _WORKER, _ATTACHED),

@@ -115,6 +115,8 @@ class WorkerSession(ClientSession):
     has_renewed: bool = field(default=False, init=False)  # since the driver has set it back
     clock: ServerClock = field(factory=ServerClock, init=False)
     watch: Watch = field(factory=Watch)
+    _all_sure_until: float = field(default=inf, init=False)  # all held leases, at least; found anew at each look
+    _sure_until: float = field(default=-inf, init=False)  # and the worker has not stood still
     _doubted_at: float = field(default=float("-inf"), init=False)  # a renewal that was sent before confirms nothing
     # Settlements that share no frame, by queue, id and lease; since when.
     alone: dict[tuple[str, str, int], float] = field(factory=dict, init=False)
@@ -156,6 +158,8 @@ class WorkerSession(ClientSession):
             held |= pushed
             self.due_at = min(self.due_at, terms.renew_at)
             self.watch.begin(now)
+            self._all_sure_until = min(self._all_sure_until, terms.sure_until)
+            self._sure_until = min(self._sure_until, terms.sure_until)
         elif isinstance(frame, Stop):
             for each in frame.leases:
                 self._stop(HeldLease(frame.queue, each.id, each.lease))
@@ -174,16 +178,18 @@ class WorkerSession(ClientSession):
         return held is not None and held[0] == number
 
     def start_of(self, queue: str, id: str, number: int, begin_by: float) -> Start:
-        """Return whether a task may begin; LATER: it is known when `has_renewed` is set, or the lease is lost.
+        """Return whether a held task may begin; LATER: it is known when `has_renewed` is set, or the lease is lost.
 
         `begin_by`: its expiry, if its lease began when the push came. To be asked right before the task begins.
         """
-        held, watch = self.held[queue].get(id), self.watch
+        watch = self.watch
+        now = watch.clock() + watch.ahead_s  # later than now if the machine was suspended
+        if now < self._sure_until and begin_by == inf:
+            return NOW  # as nearly all
+        held = self.held[queue].get(id)
         if held is None or held[0] != number:
             return Start.NEVER
-        terms, now = held[1], watch.clock() + watch.ahead_s  # later than now if the machine was suspended
-        if watch.stalls_at > now < terms.sure_until and begin_by == inf:
-            return NOW  # as nearly all
+        terms = held[1]
         if now >= watch.stalls_at:
             self._doubt(now)
         start = terms.start(begin_by, self.clock, now)
@@ -196,11 +202,13 @@ class WorkerSession(ClientSession):
         self.clock.stood_still(slept_s)
         if has_stalled:
             self._doubt(now)
+        self._sure_until = min(self.watch.stalls_at, self._all_sure_until)
 
     def _doubt(self, now: float) -> None:
         """Have no task begin before its lease is renewed: the worker has stood still."""
         self.due_at = self._doubted_at = now
         self.watch.stalls_at = now + STALL_S
+        self._sure_until = self._all_sure_until = -inf
         for held in self.held.values():
             for _, terms in held.values():
                 terms.doubt(now)
@@ -340,6 +348,10 @@ class WorkerSession(ClientSession):
     def expire(self, now: float) -> None:
         """Do what is due: renew leases, and give up those that were not renewed in time."""
         super().expire(now)
+        if now >= self.watch.next_at:
+            self._all_sure_until = min(
+                (t.sure_until for held in self.held.values() for _, t in held.values()), default=inf
+            )
         self._look(now)
         self.watch.plan(now, any(self.held.values()))
         if now < self.due_at:

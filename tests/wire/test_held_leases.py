@@ -291,6 +291,6 @@ def test_whatever_stands_still_no_task_begins_outside_of_its_lease_or_after_its_
             down.append({"type": "reply", "ref": up.popleft()["ref"], "body": body})
         elif what == "down" and down:
             session.receive(json.dumps(down.popleft()), worker.now)
-        elif what == "work" and session.held and worker.start("a", left_s) is Start.NOW:
+        elif what == "work" and session.holds("q", "a", 1) and worker.start("a", left_s) is Start.NOW:
             assert worker.now < over_at
             assert worker.now < leased_at + left_s + 0.001
