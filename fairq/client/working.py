@@ -7,6 +7,7 @@ What a handler returns or raises decides the settlement: see `fairq.client.handl
 | a task | is in | until |
 |---|---|---|
 | waits | `waiting` | a runner takes it, or it goes back: the worker stops, the connection ends, a thread is abandoned |
+| is in doubt | `in_doubt` | its lease is renewed, and it waits again: see `fairq.wire.held_leases` |
 | runs | `running` | its handler ends; if its lease is lost before, it is in `cancelled` too |
 | is settled | `session.settlements` | they are sent; while the server has not answered, `settling` has its trace |
 
@@ -33,13 +34,8 @@ from fairq.client.handlers import outcome_of, perform
 from fairq.client.interrupts import remembering_interrupts
 from fairq.client.isolation import OwnTask, fresh_contexts, in_fresh_context, keep_running
 from fairq.client.loops import fault_of
-from fairq.client.runtime import (
-    Event,
-    Lot,
-    Runtime,
-    cancellation_from_here,
-    is_cancelled,
-)
+from fairq.client.runtime import Event, Lot, Runtime, cancellation_from_here, is_cancelled
+from fairq.client.suspension import awake_clock
 from fairq.client.threads import Threads
 from fairq.client.watchdog import watching
 from fairq.errors import BadRequest, Closed, FairqError, Retryable, SettingsError, Unavailable
@@ -49,6 +45,7 @@ from fairq.model.checks import bare_id, check_int
 from fairq.model.tasks import NewTask, Settlement, leased_at_ms
 from fairq.wire.beside import check_payload_size
 from fairq.wire.frames import Dismiss, HeldLease, Push, PushedTask, Report
+from fairq.wire.held_leases import NOW, Start, Watch
 from fairq.wire.terms import MAX_CREDIT
 from fairq.wire.worker_session import WorkerSession
 
@@ -76,7 +73,7 @@ def _queues_of(app: Worker) -> list[str]:
 
 
 class Waiting(NamedTuple):
-    """A task that waits for a place; `begin_by` is the end of its time, by the clock of the event loop."""
+    """A task that waits for a place; `begin_by` is the end of its time, by the clock of the event loop, or later."""
 
     queue: str
     task: PushedTask
@@ -95,6 +92,7 @@ class Working:
     threads: Threads = field(init=False)
     fresh_context: Callable[[], Context] = field(init=False)  # of a handler
     waiting: deque[Waiting] = field(factory=deque, init=False)
+    in_doubt: deque[Waiting] = field(factory=deque, init=False)  # they wait until their leases are renewed
     running: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
     cancelled: dict[tuple[str, str, int], str] = field(factory=dict, init=False)  # of `running`: `lost` or `cancelled`
     settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # what is told of the answer
@@ -122,7 +120,7 @@ class Working:
         most_begun = app.concurrency + min(app.concurrency, app.prefetch // 2) if app.prefetch else 0
         session = WorkerSession(
             worker=app.name, queues=queues, credit=app.concurrency + app.prefetch, most_begun=most_begun,
-            started_at_ms=round(time.time() * 1000),
+            started_at_ms=round(time.time() * 1000), watch=Watch(awake_clock()),
         )  # fmt: skip
         driver = Driver.to(app.url, app.token, session, app.tls)
         run = cls(app, driver, driver.runtime, driver.runtime.make_lot(), driver.runtime.make_event())
@@ -214,8 +212,16 @@ class Working:
         self.stop("failed")
 
     def _give_waiting_back(self) -> None:
+        self._look_again()
         while self.waiting:  # each goes to the head of its tenant's tasks: the oldest last
             self._release(*self.waiting.pop()[:2])
+
+    def _look_again(self) -> None:
+        """Have runners look again at the tasks whose leases were in doubt."""
+        if self.in_doubt:
+            self.waiting.extendleft(reversed(self.in_doubt))
+            self.in_doubt.clear()
+            self.runners.unpark()
 
     def _threads_changed(self) -> None:
         """Offer no place that an abandoned thread still has; while there is one, hold no task without a place."""
@@ -262,6 +268,9 @@ class Working:
     def _on_change(self) -> None:
         """React to lost leases and connections, and to the end of work when stopping."""
         session = self.driver.session
+        if session.has_renewed or session.lost:
+            session.has_renewed = False
+            self._look_again()
         if session.lost:
             held = (each for each in self.waiting if session.holds(each.queue, each.task.id, each.task.lease))
             self.waiting = deque(held)
@@ -394,11 +403,18 @@ class Working:
 
     async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, scope: anyio.CancelScope) -> bool:
         """Run a task; returns False if its scope was cancelled, though the handler went on to its end."""
-        if begin_by < inf and self.runtime.current_time() >= begin_by:
-            self._release(queue, pushed)  # the store lets it expire
+        if (start := self.driver.session.start_of(queue, pushed.id, pushed.lease, begin_by)) is not NOW:
+            self._put_off(Waiting(queue, pushed, begin_by), start)
             return True
         with tracing.active.processing(queue, pushed):
             return await self._perform_held(queue, pushed, scope)
+
+    def _put_off(self, waiting: Waiting, start: Start) -> None:
+        if start is Start.NEVER:
+            self._release(*waiting[:2])  # the store lets it expire
+        else:
+            self.in_doubt.append(waiting)
+            self.driver.wake_writer()  # its renewal is due
 
     async def _perform_held(self, queue: str, pushed: PushedTask, scope: anyio.CancelScope) -> bool:
         app, key = self.app, (queue, pushed.id, pushed.lease)

@@ -98,7 +98,11 @@ def decode_server(message: Message) -> Any:
             tasks = _plain_pushed(data["tasks"]) or [_pushed(task, payloads) for task in data["tasks"]]
             if type(data["queue"]) is not str:
                 raise ValueError("the queue of a push is not text")
-            return Push(data["queue"], int(data["lease_ms"]), tasks, int(data.get("run_timeout_ms", 0)))
+            attached_ms = data.get("attached_ms")
+            return Push(
+                data["queue"], int(data["lease_ms"]), tasks, int(data.get("run_timeout_ms", 0)),
+                None if attached_ms is None else int(attached_ms),
+            )  # fmt: skip
         if kind is Reply:
             if type(message) is bytes:
                 _put_beside(data["body"], payloads)

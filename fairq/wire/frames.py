@@ -128,13 +128,17 @@ class PushedTask(NamedTuple):
 
 @frozen
 class Push:
-    """Tasks for a worker, each leased for `lease_ms` from now; their handlers may run for `run_timeout_ms` (0: on)."""
+    """Tasks for a worker, each leased for `lease_ms`; their handlers may run for `run_timeout_ms` (0: on).
+
+    The leases began when the worker had been attached for `attached_ms` or later, by the server's clock.
+    """
 
     type: ClassVar[str] = "push"
     queue: str
     lease_ms: int
     tasks: list[PushedTask]
     run_timeout_ms: int = 0
+    attached_ms: int | None = None
 
 
 @frozen

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 from attrs import define, field
@@ -19,6 +20,7 @@ from fairq.wire.calls import Exchange, outcomes_of
 from fairq.wire.client_session import RECONNECT_BASE_S, ClientSession
 from fairq.wire.enqueues import FRAME_BYTES, SEND_WINDOW
 from fairq.wire.frames import HeldLease, Push, Report, Stop
+from fairq.wire.held_leases import NOW, STALL_S, ServerClock, Start, Terms, Watch
 from fairq.wire.settlements import (
     BYTES_PER_CHAR,
     LEASE_BYTES,
@@ -40,17 +42,7 @@ def _ignore(*_: Any) -> None:
     pass
 
 
-class _Terms:
-    """What leases have in common that came together, or were renewed together."""
-
-    __slots__ = ("lease_s", "lost_at", "renew_at")
-
-    def __init__(self, now: float, lease_s: float) -> None:
-        self.lease_s, self.lost_at = lease_s, now + lease_s
-        self.renew_at = now + lease_s / _RENEWALS_PER_LEASE
-
-
-_Held = tuple[int, _Terms]  # with its number
+_Held = tuple[int, Terms]  # with its number
 
 
 @define(eq=False)
@@ -62,6 +54,7 @@ class _AttachExchange(Exchange):
     def answered(self, body: dict[str, Any], now: float) -> None:
         outcomes = outcomes_of(body, "leases", len(self.leases))
         self.session.is_attached, self.session.due_at = True, now
+        self.session.clock.attached(self.sent_at)
         for lease, outcome in zip(self.leases, outcomes, strict=True):
             self.session.renewed(lease, outcome, self.sent_at)
 
@@ -86,6 +79,8 @@ class _ExtendExchange(Exchange):
 
     def answered(self, body: dict[str, Any], now: float) -> None:
         outcomes = outcomes_of(body, "outcomes", len(self.leases))
+        if type(attached_ms := body.get("attached_ms")) is int:
+            self.session.clock.measure(self.sent_at, attached_ms / 1000)
         for lease, outcome in zip(self.leases, outcomes, strict=True):
             self.session.renewed(lease, outcome, self.sent_at)
 
@@ -117,6 +112,12 @@ class WorkerSession(ClientSession):
     lost: list[HeldLease] = field(factory=list, init=False)
     cancelled: set[HeldLease] = field(factory=set, init=False)  # those of `lost` whose tasks were cancelled
     refused_settlements: list[HeldLease] = field(factory=list, init=False)
+    has_renewed: bool = field(default=False, init=False)  # since the driver has set it back
+    clock: ServerClock = field(factory=ServerClock, init=False)
+    watch: Watch = field(factory=Watch)
+    _all_sure_until: float = field(default=inf, init=False)  # all held leases, at least; found anew at each look
+    _sure_until: float = field(default=-inf, init=False)  # and the worker has not stood still
+    _doubted_at: float = field(default=float("-inf"), init=False)  # a renewal that was sent before confirms nothing
     # Settlements that share no frame, by queue, id and lease; since when.
     alone: dict[tuple[str, str, int], float] = field(factory=dict, init=False)
     due_at: float = field(default=float("inf"), init=False)  # before this time no lease needs action
@@ -143,16 +144,22 @@ class WorkerSession(ClientSession):
 
     def receive(self, message: Message, now: float) -> Any | None:
         """Process one message; returns a Push (its leases are held from now on), Dismiss or None. Raises: BadFrame."""
+        self._look(now)
         frame = super().receive(message, now)
         if isinstance(frame, Push):
             lease_s = frame.lease_ms / 1000
             self.shortest_s = min(self.shortest_s, lease_s) if self.holding else lease_s
-            terms = _Terms(now, lease_s)
+            attached_s = None if frame.attached_ms is None else frame.attached_ms / 1000
+            given_at = now if attached_s is None else self.clock.earliest(attached_s, now)
+            terms = Terms(now, lease_s, lease_s / _RENEWALS_PER_LEASE, given_at, attached_s)
             held, pushed = self.held.setdefault(frame.queue, {}), {task.id: (task.lease, terms) for task in frame.tasks}
             for id in held.keys() & pushed:  # its old lease was lost, and this is the first news of it
                 self.lost.append(HeldLease(frame.queue, id, held[id][0]))
             held |= pushed
             self.due_at = min(self.due_at, terms.renew_at)
+            self.watch.begin(now)
+            self._all_sure_until = min(self._all_sure_until, terms.sure_until)
+            self._sure_until = min(self._sure_until, terms.sure_until)
         elif isinstance(frame, Stop):
             for each in frame.leases:
                 self._stop(HeldLease(frame.queue, each.id, each.lease))
@@ -169,6 +176,42 @@ class WorkerSession(ClientSession):
         """True if we still hold the lease of this number, as far as known."""
         held = self.held.get(queue, {}).get(id)
         return held is not None and held[0] == number
+
+    def start_of(self, queue: str, id: str, number: int, begin_by: float) -> Start:
+        """Return whether a held task may begin; LATER: it is known when `has_renewed` is set, or the lease is lost.
+
+        `begin_by`: its expiry, if its lease began when the push came. To be asked right before the task begins.
+        """
+        watch = self.watch
+        now = watch.clock() + watch.ahead_s  # later than now if the machine was suspended
+        if now < self._sure_until and begin_by == inf:
+            return NOW  # as nearly all
+        held = self.held[queue].get(id)
+        if held is None or held[0] != number:
+            return Start.NEVER
+        terms = held[1]
+        if now >= watch.stalls_at:
+            self._doubt(now)
+        start = terms.start(begin_by, self.clock, now)
+        if start is Start.LATER:
+            self.due_at = min(self.due_at, terms.renew_at)
+        return start
+
+    def _look(self, now: float) -> None:
+        has_stalled, slept_s = self.watch.look(now)
+        self.clock.stood_still(slept_s)
+        if has_stalled:
+            self._doubt(now)
+        self._sure_until = min(self.watch.stalls_at, self._all_sure_until)
+
+    def _doubt(self, now: float) -> None:
+        """Have no task begin before its lease is renewed: the worker has stood still."""
+        self.due_at = self._doubted_at = now
+        self.watch.stalls_at = now + STALL_S
+        self._sure_until = self._all_sure_until = -inf
+        for held in self.held.values():
+            for _, terms in held.values():
+                terms.doubt(now)
 
     @property
     def holding(self) -> int:
@@ -227,8 +270,11 @@ class WorkerSession(ClientSession):
             return
         held = self.held[renewal.queue]
         if outcome == "ok":
-            terms = _Terms(sent_at, held[renewal.id][1].lease_s)
+            terms = held[renewal.id][1].renewed(sent_at)
+            if sent_at < self._doubted_at:
+                terms.doubt(self._doubted_at)
             held[renewal.id] = renewal.lease, terms
+            self.has_renewed = True
             self.due_at = min(self.due_at, terms.renew_at)
         elif outcome == "cancelled":
             self._stop(renewal)
@@ -297,11 +343,17 @@ class WorkerSession(ClientSession):
     def deadline(self) -> float:
         """Return when `expire` or `outgoing` has something to do."""
         may_tell = self.reports and self.is_attached and self._resume_at is None
-        return min(super().deadline(), self.due_at, self.report_at if may_tell else float("inf"))
+        return min(super().deadline(), self.due_at, self.watch.next_at, self.report_at if may_tell else float("inf"))
 
     def expire(self, now: float) -> None:
         """Do what is due: renew leases, and give up those that were not renewed in time."""
         super().expire(now)
+        if now >= self.watch.next_at:
+            self._all_sure_until = min(
+                (t.sure_until for held in self.held.values() for _, t in held.values()), default=inf
+            )
+        self._look(now)
+        self.watch.plan(now, any(self.held.values()))
         if now < self.due_at:
             return
         self.due_at = float("inf")
@@ -314,7 +366,7 @@ class WorkerSession(ClientSession):
             for _, terms in held.values():
                 self.due_at = min(self.due_at, terms.lost_at, terms.renew_at if self.is_attached else terms.lost_at)
 
-    def _give_up(self, queue: str, id: str, number: int, terms: _Terms) -> None:
+    def _give_up(self, queue: str, id: str, number: int, terms: Terms) -> None:
         """Lose a lease that could not be renewed in time.
 
         If nothing was received since its renewal was due, the connection is dead and is closed. Otherwise the store is

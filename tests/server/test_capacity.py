@@ -21,7 +21,7 @@ class Idler:
     name: str = "w"
     tracks_leases: bool = True
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
         """Send nothing."""
 
     def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:

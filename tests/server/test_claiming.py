@@ -145,3 +145,17 @@ def test_a_failed_claim_leaves_nothing_known_but_that_a_deleted_queue_is_empty()
         claiming.sent()
         claiming.failed(is_deleted=is_deleted)
         assert claiming.is_empty == is_deleted
+
+
+def test_a_claim_that_is_repeated_is_dated_by_the_first() -> None:
+    claiming = Claiming()
+    claiming.step(1, OFFERED, 1.0)
+    claiming.sent()
+    claiming.lost()
+    claiming.step(1, OFFERED, 5.0)
+    assert claiming.sent()
+    assert claiming.first_left_at == 1.0
+    claiming.answered(False, 6.0)
+    claiming.step(1, OFFERED, 7.0)
+    claiming.sent()
+    assert claiming.first_left_at == 7.0

@@ -252,7 +252,7 @@ async def test_a_worker_that_takes_nothing_is_given_no_more_until_it_does(autoju
             while connection.account.free:
                 given += 1
                 lease = Lease(f"t{given}", given, 1, 5, "ada", 1, 0, 0, b'"' + b"x" * (1 << 20) + b'"', False)
-                connection.push("q", 30_000, [lease], 0)
+                connection.push("q", 30_000, [lease], 0, 0.0)
                 await trio.sleep(0.01)
             assert given == MAX_UNSENT_BYTES >> 20
             assert not drained

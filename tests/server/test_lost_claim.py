@@ -52,7 +52,7 @@ class Recorder:
     tracks_leases: bool = True
     pushed: trio.Event = field(factory=trio.Event)
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
         self.account.lease(queue, leases, lease_ms / 1000, 0.0)
         self.pushed.set()
 
@@ -183,11 +183,11 @@ async def test_what_comes_right_after_a_claim_that_found_nothing_is_claimed_when
 class Clumsy(Recorder):
     has_failed: bool = False
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
         if not self.has_failed:
             self.has_failed = True
             raise ZeroDivisionError
-        Recorder.push(self, queue, lease_ms, leases, run_timeout_ms)
+        Recorder.push(self, queue, lease_ms, leases, run_timeout_ms, claimed_at)
 
 
 async def test_a_claim_that_fails_by_our_fault_is_logged_and_another_follows(autojump_clock: object) -> None:

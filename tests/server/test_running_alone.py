@@ -77,7 +77,7 @@ class Process:
     give_back_now: trio.Event = field(factory=trio.Event)
     running: set[str] = field(factory=set)
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
         self.account.lease(queue, leases, lease_ms / 1000, trio.current_time())
         for lease in leases:
             self.world.nursery.start_soon(self.perform, lease)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import trio
@@ -91,6 +92,37 @@ async def test_a_lone_worker_that_slept_through_its_lease_goes_on_working(world:
             await world.wait_journal(lambda ran: any(r.event == "end" and r.id == "b" for r in ran))
             assert [ran.attempt for ran in world.journal("end") if ran.id == "a"][-1] >= 2
             assert sleeper.process.poll() is None
+
+
+async def test_a_worker_that_was_stopped_begins_nothing_that_came_meanwhile(world: World) -> None:
+    with trio.fail_after(60):
+        url = await world.serve("--data-dir", world.directory / "data").wait_url()
+        async with producing(url) as producer, operating(url) as operator:
+            await operator.request("configure", {"queue": "q", "settings": {"lease_ms": 3000}})
+            heir = world.work(url, name="heir", concurrency=1)
+            await producer.enqueue("a", first="heir is free")
+            await world.wait_journal(lambda ran: len(ran) == 1)
+            sleeper = world.work(url, name="sleeper", concurrency=2)
+            await wait_workers(operator, 2)
+            sleeper.send(signal.SIGSTOP)
+            await producer.enqueue("b")
+            brief = await producer.client.enqueue("q", {"first": 0, "then": 0}, id="brief", expires_in=2.5)
+            await wait_until(partial(is_leased, brief))
+            world.touch("heir is free")
+            await world.wait_journal(lambda ran: any(row.event == "end" and row.id == "b" for row in ran))
+            heir.send(signal.SIGTERM)
+            await heir.wait()
+            sleeper.send(signal.SIGCONT)
+            await producer.enqueue("c")
+            await world.wait_journal(lambda ran: any(row.event == "end" and row.id == "c" for row in ran))
+            row = await wait_drained(operator)
+            assert (row["done"], row["dead"], row["expired"]) == (3, 1, 1)
+            assert [ran.id for ran in world.journal("start") if ran.pid == sleeper.pid] == ["c"]
+            producer.check(world.journal())
+
+
+async def is_leased(task: fairq.EnqueuedTask) -> bool:
+    return (await task.state()).state == "leased"
 
 
 async def attempt_of(operator: fairq.Client, id: str) -> int:

@@ -78,13 +78,14 @@ def test_answers_leave_in_order_with_their_refs() -> None:
 
 def test_a_push_tells_all_of_a_lease_and_leaves_out_what_is_not_set() -> None:
     session = worker()
-    session.push("q", 1000, leases("a", payload=b'{"x":1}') + leases("b", start_at_ms=11, expires_at_ms=12))
+    session.push("q", 1000, leases("a", payload=b'{"x":1}') + leases("b", start_at_ms=11, expires_at_ms=12), 0, -3)
     [push] = sent(session)
     common = {"lease": 70, "attempt": 1, "max_attempts": 5, "tenant": "acme", "enqueued_at_ms": 10}
     assert push == {
         "type": "push",
         "queue": "q",
         "lease_ms": 1000,
+        "attached_ms": -3,
         "tasks": [
             {"id": "a", **common, "payload": {"x": 1}},
             {"id": "b", **common, "payload": {}, "start_at_ms": 11, "expires_at_ms": 12},

@@ -67,6 +67,7 @@ class Claiming:
     _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _is_notified: bool = field(default=False, init=False)  # since the claim under way has left
     _left_at: float = field(default=0.0, init=False)  # when `step` was asked last, so when the claim under way has left
+    first_left_at: float = field(default=0.0, init=False)  # the same of the first claim, if it is a repetition
     _next_at: float = field(default=0.0, init=False)  # when a claim leaves for less than half of the credit
 
     def notify(self) -> None:
@@ -126,7 +127,9 @@ class Claiming:
         again = self.phase is Phase.IN_DOUBT
         self.phase, self._is_notified, self.covered, self._promised = Phase.CLAIMING, False, 0, 0
         self._was_first, self._is_first = self._is_first, False
-        if again:
+        if not again:
+            self.first_left_at = self._left_at
+        else:
             self.notify()  # it may repeat the tasks of the lost claim, and there may be more
         return again
 

@@ -112,6 +112,7 @@ class Waiting:
                     await self._woken.wait()
                 self._woken = trio.Event()
                 continue
+            sent_at = trio.current_time()
             try:
                 outcome = await self._renew()
             except FairqError as error:
@@ -119,14 +120,14 @@ class Waiting:
                 await trio.sleep(min(_RETRY_S, every_s))
                 continue
             self.renew_at = trio.current_time() + every_s
-            await self._go_on(outcome)
+            await self._go_on(outcome, sent_at)
 
     async def _renew(self) -> Outcome:
         (outcome,) = await self.store.settle(self.queue, [Settlement("extend", self.lease.id, self.lease.lease)])
         return outcome
 
-    async def _go_on(self, outcome: Outcome) -> None:
-        """Do what a renewal's outcome allows."""
+    async def _go_on(self, outcome: Outcome, renewed_at: float) -> None:
+        """Do what the outcome of a renewal allows, which was sent at that time."""
         if self._is_over:
             return
         if outcome != "ok" or not self._can_run:
@@ -135,7 +136,7 @@ class Waiting:
         if not self._is_next and (idle := self.find_idle()):
             self._move(idle)
         if self._is_next:
-            self._push()
+            self._push(renewed_at)
 
     @property
     def _can_run(self) -> bool:
@@ -143,15 +144,15 @@ class Waiting:
         is_late = 0 < expires_at_ms <= self.store_now_ms()
         return not is_late and account.credit > 0 and account.may_take()
 
-    def _push(self) -> None:
+    def _push(self, renewed_at: float) -> None:
         lease, line = self.lease, self.worker.account.line
         line.waiting.popleft()
         line.alone = self.queue, lease.id
-        if lease.expires_at_ms:  # a worker counts the time that is left from when the lease began
+        if lease.expires_at_ms:  # a worker counts the time that is left from the renewal, as if the lease began then
             waited_ms = max(0, self.store_now_ms() - leased_at_ms(lease.lease))
             lease = lease._replace(expires_at_ms=max(1, lease.expires_at_ms - waited_ms))
         log.info("a task runs alone", worker=self.worker.name, queue=self.queue, task=lease.id, attempt=lease.attempt)
-        self.worker.push(self.queue, self.lease_ms, [lease], self.run_timeout_ms)
+        self.worker.push(self.queue, self.lease_ms, [lease], self.run_timeout_ms, renewed_at)
 
     def _move(self, worker: Worker) -> None:
         """Wait at another worker."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from math import floor
 from time import thread_time
 from typing import Any, NamedTuple, TypeVar
 
@@ -115,8 +116,8 @@ class Connection:
         """Serve requests until either side ends the connection."""
         raise NotImplementedError
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
-        """Give leased tasks to the worker."""
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
+        """Give leased tasks to the worker; they were claimed at this time or later."""
         raise NotImplementedError
 
     def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
@@ -146,6 +147,10 @@ class Connection:
     def is_attached(self) -> bool:
         """True if it is a worker that may be given tasks."""
         return self.session.state is State.ATTACHED
+
+    def attached_ms(self, at: float) -> int:
+        """Return for how long the worker had been attached at a time of trio's clock; less than 0: it was not yet."""
+        return floor((at - self.attached_at) * 1000)
 
     @property
     def is_draining(self) -> bool:

@@ -87,12 +87,13 @@ async def _settle(app: App, connection: Connection, queue: str, settlements: Seq
         asked = [s for s in settlements if (queue, s.id) in ended or _is_its_own(app, connection, queue, s)]
         if connection.tracks_leases:
             extended = {(queue, s.id): s.lease for s in asked if s.action == "extend" and (queue, s.id) not in ended}
+    told: Body = {"attached_ms": connection.attached_ms(trio.current_time())} if extended else {}
     with connection.account.renewing(extended) if extended else NO_CONTEXT:
         outcomes = await _settle_own(app, connection, queue, asked, ended) if asked else []
     if len(asked) == len(settlements):
-        return {"outcomes": outcomes}
-    told, own = iter(outcomes), set(map(id, asked))
-    return {"outcomes": [next(told) if id(each) in own else "stale" for each in settlements]}
+        return {"outcomes": outcomes, **told}
+    of_own, own = iter(outcomes), set(map(id, asked))
+    return {"outcomes": [next(of_own) if id(each) in own else "stale" for each in settlements], **told}
 
 
 async def _settle_own(

@@ -58,7 +58,7 @@ class HttpWorker(HttpConnection):
     _handed: dict[TaskKey, tuple[int, float]] = field(factory=dict, init=False)  # -> number, when over; in order
     _lease_s: float = field(default=0.0, init=False)
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
         """Give leased tasks to the waiting claims; tasks without a claim are given back."""
         left, self._lease_s = list(leases), lease_ms / 1000
         while left and self._claims:

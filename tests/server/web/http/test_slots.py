@@ -74,7 +74,7 @@ def worker_with_lease() -> HttpWorker:
     assert isinstance(worker, HttpWorker)
     worker.app = app
     worker._claims.append(Claim(3))
-    worker.push("q", 100_000, [LEASE], 0)
+    worker.push("q", 100_000, [LEASE], 0, 0.0)
     return worker
 
 

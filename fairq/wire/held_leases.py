@@ -1,0 +1,147 @@
+"""What a worker knows of a lease that it holds, and whether a task may begin under it.
+
+The store counts a lease from when it gave or renewed it. The news of that may be late by any time: a network stands
+still, a process is stopped, a handler blocks the event loop. So a worker does not count from their arrival, but from a
+moment of its own clock that is no later than the lease's: of a renewal, from its sending; of a push, from the moment
+that `ServerClock` finds for its `attached_ms`.
+
+| a lease is | until | then |
+|---|---|---|
+| sure: a task may begin | its next renewal is STALL_S overdue, or it is over | in doubt |
+| in doubt | a renewal that was sent later is answered `ok` | sure |
+
+A lease whose push comes more than STALL_S late is in doubt at once. All that are held are when the worker itself has
+stood still for so long: meanwhile they may have ended early, and the news waits to be read. To find that out it looks
+at the clock every LOOK_S while it holds leases. What is in doubt is renewed at once. In ordinary times nothing is, so
+this costs no call.
+
+A task also must not begin after its expiry. Between the earliest and the latest moment at which that can be, by what is
+known of the server's clock, its lease is in doubt; the renewal makes that time as short as one call takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from math import inf
+
+from attrs import define, field
+
+STALL_S = 1.0  # for so long news may be late, or the worker stand still, without a doubt
+LOOK_S = STALL_S / 2
+_DRIFT = 1e-4  # of two clocks: an idle worker is in doubt after three hours, and calls once
+
+
+class Start(Enum):
+    """Whether a task may begin."""
+
+    NOW = auto()
+    LATER = auto()  # if a renewal confirms its lease
+    NEVER = auto()  # here: it has expired, or its lease is lost
+
+
+NOW = Start.NOW  # what nearly all tasks may
+
+
+@define(eq=False)
+class ServerClock:
+    """Dates what happened at a server, by our clock: never later than it was.
+
+    `attached_s` is for how long the worker had been attached, by the server's clock.
+    """
+
+    _attached_at: float = field(default=-inf, init=False)  # at the latest
+    _measured_at: float = field(default=-inf, init=False)
+
+    def attached(self, sent_at: float) -> None:
+        """Begin anew, with the answer to an attach."""
+        self._attached_at = self._measured_at = sent_at
+
+    def measure(self, sent_at: float, attached_s: float) -> None:
+        """Note an answer: the server read its clock after the request was sent."""
+        if (attached_at := sent_at - attached_s) > self._bound(sent_at):
+            self._attached_at, self._measured_at = attached_at, sent_at
+
+    def stood_still(self, seconds: float) -> None:
+        """Note that our clock has stood still, as of a machine that was suspended."""
+        self._attached_at -= seconds
+
+    def _bound(self, now: float) -> float:
+        return self._attached_at - _DRIFT * abs(now - self._measured_at)
+
+    def earliest(self, attached_s: float, now: float) -> float:
+        """Return the earliest that something may have happened that is known now."""
+        return min(now, self._bound(now) + attached_s)
+
+
+def _stopped() -> float:
+    return 0.0
+
+
+@define(eq=False)
+class Watch:
+    """Finds out that the worker has stood still, by a look at the clock every LOOK_S: at `next_at`.
+
+    `clock` goes on while the machine is suspended, and the clock of the event loop stands.
+    """
+
+    clock: Callable[[], float] = _stopped
+    next_at: float = field(default=inf, init=False)
+    stalls_at: float = field(default=-inf, init=False)  # if nothing looks before
+    ahead_s: float = field(default=-inf, init=False)  # the event loop's clock is of the other, by the last look
+
+    def begin(self, now: float) -> None:
+        """Look from now on."""
+        self.next_at = min(self.next_at, now + LOOK_S)
+
+    def look(self, now: float) -> tuple[bool, float]:
+        """Look at the clock; returns whether the worker has stood still, and how long the machine was suspended."""
+        ahead_s, self.ahead_s = self.ahead_s, now - self.clock()
+        slept_s = max(0.0, ahead_s - self.ahead_s)
+        has_stalled = self.next_at < inf and now + slept_s >= self.stalls_at
+        self.stalls_at = now + STALL_S
+        return has_stalled, slept_s
+
+    def plan(self, now: float, is_needed: bool) -> None:
+        """Say when to look next, if that is due."""
+        if now >= self.next_at:
+            self.next_at = now + LOOK_S if is_needed else inf
+
+
+class Terms:
+    """What leases have in common that came together, or were renewed together."""
+
+    __slots__ = ("attached_s", "given_at", "lease_s", "lost_at", "pushed_at", "renew_at", "renew_s", "sure_until")
+
+    def __init__(
+        self, now: float, lease_s: float, renew_s: float, given_at: float, attached_s: float | None = None
+    ) -> None:
+        self.lease_s, self.lost_at = lease_s, now + lease_s
+        self.renew_s, self.renew_at = renew_s, now + renew_s
+        self.given_at = given_at  # or renewed: at the latest
+        self.sure_until = given_at + min(lease_s, renew_s + STALL_S)
+        self.pushed_at, self.attached_s = now, attached_s  # None: an old server does not say
+        if now - given_at > STALL_S or now >= self.sure_until:
+            self.doubt(now)
+
+    def renewed(self, sent_at: float) -> Terms:
+        """Return the terms after a renewal."""
+        terms = Terms(sent_at, self.lease_s, self.renew_s, sent_at, self.attached_s)
+        terms.pushed_at = self.pushed_at
+        return terms
+
+    def doubt(self, now: float) -> None:
+        """Have no task begin before the lease is renewed, which is due now."""
+        if self.sure_until > -inf:  # else that renewal is due or under way
+            self.sure_until, self.renew_at = -inf, min(self.renew_at, now)
+
+    def start(self, begin_by: float, clock: ServerClock, now: float) -> Start:
+        """Return whether a task may begin; `begin_by`: its expiry, if its lease began when the push came."""
+        if begin_by < inf:
+            leased_at = self.pushed_at if self.attached_s is None else clock.earliest(self.attached_s, self.pushed_at)
+            earliest = begin_by - (self.pushed_at - leased_at)
+            if now >= begin_by or self.given_at >= earliest:
+                return Start.NEVER
+            if now >= earliest:
+                self.doubt(now)
+        return Start.NOW if now < self.sure_until else Start.LATER
