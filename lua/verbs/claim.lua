@@ -1,5 +1,5 @@
--- needs: accounts, batch_ends, batches, calls, close, errors, leases, lost_leases, picks, places, records, seats, takes,
--- task_options
+-- needs: accounts, batch_ends, batches, calls, close, errors, leases, lost_leases, picks, places, records, seats,
+-- takes, task_options
 --
 -- The verb `claim`: the fair pick (pick/README.md), and the lease that is written in the same atomic step.
 --
