@@ -16,7 +16,7 @@ from fairq.model.cancelling import WaitingFilter
 from fairq.model.checks import check_tenant, full_id
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.option_tables import DeadLetterFilter, Seconds, TaskOptions, UnnamedTaskOptions
-from fairq.model.rules import MOMENT, SOME_SPAN, SPAN, Rule, check_fields, rules_of
+from fairq.model.rules import MOMENT, SOME_MOMENT, SOME_SPAN, SPAN, Rule, check_fields
 from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
 from fairq.model.tasks import OPTIONS, NewTask
 
@@ -92,11 +92,16 @@ def hash_payload(payload: bytes) -> str:
 
 
 def _option(field: str, given: Mapping[str, Any], default: Any) -> Any:
-    """Return the value of NewTask's field, from the option of the same name without `_ms`."""
+    """Return the value of NewTask's field, from the option of the same name without `_ms`.
+
+    A time that may be None is not 0: a deadline that is over when the caller computes it is not the same as none.
+    """
     name = field.removesuffix("_ms")
     if name == field or name not in given:
         return given.get(name, default)
-    return (_at_ms if name.endswith("_at") else to_ms)(given[name], name, rules_of(NewTask)[field])
+    if name.endswith("_at"):
+        return _at_ms(given[name], name, MOMENT if default is not None else SOME_MOMENT)
+    return to_ms(given[name], name, SPAN if default is not None else SOME_SPAN)
 
 
 def check_in_time(outcomes: Sequence[str]) -> None:

@@ -218,7 +218,7 @@ LEASE = whole(1, MAX_LEASE)  # the number of one
 COUNT = whole(1, MAX_BATCH)
 CURSOR = text(1, MAX_CURSOR_CHARS)
 SPAN, MOMENT = whole(0, MAX_SPAN_MS), whole(0, MAX_TIME_MS)  # in ms
-# In ms, where none is a meaning of its own: that is null, and never 0.
+# In ms, where none has a meaning of its own: None says that, and a 0 that was computed does not.
 SOME_SPAN, SOME_MOMENT = whole(1, MAX_SPAN_MS), whole(1, MAX_TIME_MS)
 FLAG = Rule(check_flag, {"type": "boolean"})
 WEIGHT = Rule(

@@ -16,8 +16,6 @@ from fairq.model.rules import (
     FULL_ID,
     LEASE,
     MOMENT,
-    SOME_MOMENT,
-    SOME_SPAN,
     SPAN,
     TASK_ID,
     Rule,
@@ -107,7 +105,7 @@ _SPECIAL = "special"  # a task that asks for it takes SPECIAL_PLACES
 
 
 class NewTask(NamedTuple):
-    """A task to enqueue, and the table of all that can be asked of one. Times in ms; None and empty texts mean none.
+    """A task to enqueue, and the table of all that can be asked of one. Times in ms; None, 0 and empty texts mean none.
 
     The wire has these fields by these names; the SDK's options are named without `_ms`, and in seconds; the store packs
     them as OPTIONS (lua/base/formats.lua). Each is annotated with what checks it.
@@ -125,17 +123,17 @@ class NewTask(NamedTuple):
     payload: bytes
     delay_ms: Annotated[int, SPAN] = 0
     start_at_ms: Annotated[int, MOMENT] = 0
-    expires_in_ms: Annotated[int | None, SOME_SPAN] = None
-    expires_at_ms: Annotated[int | None, SOME_MOMENT] = None
-    expires_after_start_ms: Annotated[int | None, SOME_SPAN] = None
+    expires_in_ms: Annotated[int | None, SPAN] = None
+    expires_at_ms: Annotated[int | None, MOMENT] = None
+    expires_after_start_ms: Annotated[int | None, SPAN] = None
     max_attempts: Annotated[int | None, ATTEMPTS] = None  # the queue's; 0: no limit
     priority: Annotated[int, PRIORITY, _SPECIAL] = DEFAULT_PRIORITY
     dedupe_key: Annotated[str, DEDUPE_KEY, _SPECIAL] = ""
     dedupe_period_ms: Annotated[int, SPAN] = 0
     replace: Annotated[bool, FLAG] = False
     result_ttl_ms: Annotated[int, SPAN, _SPECIAL] = 0
-    retry_base_ms: Annotated[int | None, SOME_SPAN, _SPECIAL] = None  # the queue's
-    retry_cap_ms: Annotated[int | None, SOME_SPAN, _SPECIAL] = None  # the queue's
+    retry_base_ms: Annotated[int | None, SPAN, _SPECIAL] = None  # the queue's
+    retry_cap_ms: Annotated[int | None, SPAN, _SPECIAL] = None  # the queue's
     events: Annotated[bool, FLAG, _SPECIAL] = False
     batch: Annotated[str, TASKS_BATCH, _SPECIAL] = ""
     group: Annotated[str, SHORT_NAME, _SPECIAL] = ""
@@ -181,15 +179,15 @@ SPECIAL_OPTIONS = tuple(
 class ScheduledOptions:
     """What can be asked of the tasks of a schedule, as in NewTask; each fire decides the rest."""
 
-    expires_in_ms: Annotated[int | None, SOME_SPAN] = None
-    expires_after_start_ms: Annotated[int | None, SOME_SPAN] = None
+    expires_in_ms: Annotated[int | None, SPAN] = None
+    expires_after_start_ms: Annotated[int | None, SPAN] = None
     max_attempts: Annotated[int | None, ATTEMPTS] = None
     priority: Annotated[int, PRIORITY] = DEFAULT_PRIORITY
     dedupe_key: Annotated[str, DEDUPE_KEY] = ""
     dedupe_period_ms: Annotated[int, SPAN] = 0
     result_ttl_ms: Annotated[int, SPAN] = 0
-    retry_base_ms: Annotated[int | None, SOME_SPAN] = None
-    retry_cap_ms: Annotated[int | None, SOME_SPAN] = None
+    retry_base_ms: Annotated[int | None, SPAN] = None
+    retry_cap_ms: Annotated[int | None, SPAN] = None
     events: Annotated[bool, FLAG] = False
     group: Annotated[str, SHORT_NAME] = ""
 

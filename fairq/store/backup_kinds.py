@@ -38,6 +38,7 @@ from fairq.store.backup_rules import (
     moment_or_never,
 )
 from fairq.store.dumping import IS_LARGE, STREAMS
+from fairq.store.records import named_options
 from fairq.tokens import TokenRecord
 from fairq.wire import strict_json
 
@@ -191,11 +192,7 @@ def _check_template(line: Line) -> None:
     options = line.get("options")
     if options is None:
         return
-    asked = {name if name in NewTask._fields else f"{name}_ms": value for name, value in options.items()}
-    asked |= {name: bool(asked.get(name, 0)) for name in ("events", "replace")}
-    asked.pop("more", None)
-    asked["max_attempts"] = None if asked.get("max_attempts", 0) == -1 else asked.get("max_attempts", 0)
-    NewTask("any", b"", **asked).check()
+    NewTask("any", b"", **named_options(options)).check()
 
 
 def _check_kept(line: Line) -> None:

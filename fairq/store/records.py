@@ -125,13 +125,18 @@ def _unpack_template(template: bytes) -> NewTask:
     if not found["options"]:
         return NewTask("", found["payload"])
     asked, _ = _FORMATS["OPTIONS"].unpack(found["options"])
-    attempts = asked.pop("max_attempts")
-    values = {name: _unpack_option(asked[packed], OPTIONS[name]) for packed, name in _FIELDS.items() if packed in asked}
-    return NewTask("", found["payload"], **values, max_attempts=None if attempts == _QUEUES else attempts)
+    return NewTask("", found["payload"], **named_options(asked))
+
+
+def named_options(packed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as NewTask has them: 0 stands for None, but of the attempts -1 does."""
+    found = {name: packed[short] for short, name in _FIELDS.items() if short in packed}
+    attempts = found.pop("max_attempts", 0)
+    values = {name: _unpack_option(value, OPTIONS[name]) for name, value in found.items()}
+    return values | {"max_attempts": None if attempts == _QUEUES else attempts}
 
 
 def _unpack_option(value: Any, default: Any) -> Any:
-    """Return a packed option as NewTask has it; 0 stands for None."""
     return (int(value) or None) if default is None else type(default)(value)
 
 

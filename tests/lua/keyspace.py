@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import struct
@@ -406,15 +405,19 @@ class Keyspace:
         assert self.opening_changes == {name: window.changes_at for name, window in is_open.items()}
 
     def kept_by(self, tenant: str, tag: bytes) -> int:
-        """Add up the bytes of all that a tenant keeps."""
+        """Add up the bytes of all that a tenant keeps; what older servers stored counts less."""
         templates = {f: len(t) for f, t in self.templates.items() if f.partition("/")[0] == tenant}
-        batches = {id: BATCH_BYTES for id, b in self.batches.items() if b.tenant == tenant}
-        callbacks = {  # as the tasks that they will be
-            f"{id}-{event}-{self.batches[id].created_at:.0f}": FORMATS["HEADER"].size + len(tenant) + size
-            for id, event in itertools.product(batches, ("complete", "success", "death"))
-            if (size := getattr(self.batches[id], f"on_{event}"))
-        }
-        letters = [letter for letter in self.dead.values() if letter.tenant == tenant]
+        batches, callbacks = dict[str, int](), dict[str, int]()
+        for id, batch in self.batches.items():
+            if batch.tenant == tenant:
+                sizes = {event: getattr(batch, f"on_{event}") for event in ("complete", "success", "death")}
+                batches[id] = BATCH_BYTES if batch.reserves else sum(sizes.values())
+                callbacks |= {  # as the tasks that they will be
+                    f"{id}-{event}-{batch.created_at:.0f}": FORMATS["HEADER"].size + len(tenant) + size
+                    for event, size in sizes.items()
+                    if size and batch.reserves
+                }
+        letters = [letter for letter in self.dead.values() if letter.tenant == tenant and letter.counted]
         return int(
             sum(self.bytes_of(id) for id, header in self.headers.items() if header.tenant == tenant)
             + sum(struct.unpack_from("<I", member, 5)[0] for member in self.ends if member[1:5] == tag)
