@@ -113,13 +113,15 @@ async def keep_running(
 
 
 async def _run_in_own_task(fresh: Callable[[], Context], run: Callable[[OwnTask], Coroutine[Any, Any, None]]) -> None:
-    is_unchanged = True
+    is_unchanged, interrupt = True, None
 
     async def begin(scope: anyio.CancelScope) -> None:
-        nonlocal is_unchanged
+        nonlocal is_unchanged, interrupt
         own = OwnTask(scope, _watch(current_task()))
         try:
             await in_contexts(fresh, run(own))
+        except (KeyboardInterrupt, SystemExit) as error:  # asyncio leaves its loop at each task that raises one
+            interrupt = error
         finally:
             is_unchanged = own.is_unchanged()
 
@@ -131,6 +133,8 @@ async def _run_in_own_task(fresh: Callable[[], Context], run: Callable[[OwnTask]
         if is_unchanged:
             raise
         log.warning("a handler has left a cancel scope or a nursery open; it was closed", error=str(error))
+    if interrupt is not None:
+        raise interrupt
 
 
 def _watch(task: Any) -> Callable[[], bool]:
