@@ -67,7 +67,7 @@ async def test_a_task_costs_a_worker_few_calls(service: Service, runtime: str, k
     async with working(app):
         with counting() as cost:
             found = await anyio.to_thread.run_sync(enqueue, cost)
-    most = {("asyncio", "async"): 175, ("trio", "async"): 280, ("asyncio", "plain"): 255, ("trio", "plain"): 470}
+    most = {("asyncio", "async"): 188, ("trio", "async"): 286, ("asyncio", "plain"): 255, ("trio", "plain"): 470}
     assert found.calls <= most[runtime, kind]
 
 
@@ -91,7 +91,7 @@ async def test_a_task_of_a_full_frame_costs_a_worker_few_calls_and_instructions(
         with counting(with_instructions=True) as cost:
             await app.run()
     of_task = frames[0].cheapest()
-    assert of_task.calls <= 28  # four of them keep it from the task before
+    assert of_task.calls <= 29  # four of them keep it from the task before
     assert of_task.tasks == 0
     assert of_task.steps <= 0.05
-    assert of_task.instructions <= 715
+    assert of_task.instructions <= 745

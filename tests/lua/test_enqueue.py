@@ -48,6 +48,12 @@ def test_of_a_calls_replacements_the_last_one_stays_as_if_each_had_come_alone(qu
     assert queue.enqueue("ada", "g", "h", key="k", replace=1) == ["duplicate f"] * 2, "it runs"
 
 
+def test_a_replacement_takes_the_bytes_that_the_replaced_task_leaves(queue: Queue) -> None:
+    queue.enqueue("ada", "a", key="k")
+    queue.set_limits("ada", stored_bytes=queue.tenant("ada").bytes)
+    assert queue.enqueue("ada", "b", "c", key="k", replace=1) == ["replaced"] * 2
+
+
 def test_a_key_that_outlives_its_task_does_not_have_another_task_of_that_id_replaced(queue: Queue) -> None:
     queue.enqueue("ada", "a", key="k", period=300_000)
     queue.end("ack", queue.claim()[0])

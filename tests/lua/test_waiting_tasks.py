@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairq.model.queue.limits import bytes_of
+from fairq.model.queue.limits import BATCH_BYTES, bytes_of
 
 from .calls import Queue
 from .keyspace import Keyspace
@@ -50,7 +50,7 @@ def test_a_thousand_go_without_a_trace(queue: Queue, where: dict[str, Any]) -> N
     assert queue.purge() == 1000
     left = {name.partition(":")[0] for name in Keyspace(queue).names}
     assert not left & {"ready", "delayed", "priorities", "group", "turns", "pending", "task_options"}
-    assert queue.tenant("ada").bytes == (bytes_of("b", 0) if "batch" in where else 0)
+    assert queue.tenant("ada").bytes == (bytes_of("b", BATCH_BYTES) if "batch" in where else 0)
 
 
 def test_a_hundred_priorities_and_many_groups_are_walked_in_few_calls(queue: Queue) -> None:

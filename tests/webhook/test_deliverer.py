@@ -123,7 +123,7 @@ async def test_a_copy_has_no_more_attempts_than_any_task_may(autojump_clock: obj
     told = list[str]()
     async with bench(Receiver(), others=lambda _: ("0000000a",)) as bench_:
         await bench_.deliver(max_attempts=MAX_ATTEMPTS + 3, links=copying(told))
-    assert told == [f"emails t1+0000000a-1700000000123 null  {MAX_ATTEMPTS} 0"]
+    assert told == [f"emails t1+0000000a-1700000000123 null  {MAX_ATTEMPTS} None"]
 
 
 async def test_a_task_whose_copies_have_no_room_waits_and_is_posted_by_nobody(
