@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 import anyio
@@ -127,13 +128,14 @@ def test_a_program_that_configures_no_logging_gets_warnings_on_standard_error_on
 
 
 @on_both
-async def test_a_failure_outside_of_the_handler_is_logged_with_all_frames(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_outside_of_the_handler_is_logged_with_all_frames() -> None:
     async def later() -> None:
         pass
 
     handler = Handler(lambda _: later(), "emails")
-    await perform(handler, "emails", TASK, Threads(1), lambda *_: None, enqueue_nothing)
-    assert "in perform" in caplog.text
+    with captured_logs() as lines:
+        await perform(handler, "emails", TASK, Threads(1), lambda *_: None, enqueue_nothing)
+    assert "in perform" in "".join(traceback.format_exception(lines[0]["raised"]))
 
 
 def test_a_field_cannot_look_like_another_line_or_field() -> None:
