@@ -208,6 +208,13 @@ _NAMED: dict[str, Check] = {  # by the name that a field has in all records
     "error": data(MAX_ERROR_BYTES), "traceback": data(MAX_TRACEBACK_BYTES), "timing": _timing, "is_extended": FLAG,
     "classes": _classes,
 }  # fmt: skip
+
+
+def _how(value: Any, field: str) -> object:
+    """Check how a task has ended: 0, 2 or 255; a 1 begins the record of a task."""
+    return value if type(value) is int and value in (2, 255) else whole(0, 0).check(value, field)
+
+
 _OWN: dict[str, dict[str, Check]] = {
     "QUEUE": {"stage": whole(1, 1).check, "blocked": whole(0, 31).check, "sweeping": whole(0, 2).check},
     "ACCOUNT": {
@@ -223,7 +230,7 @@ _OWN: dict[str, dict[str, Check]] = {
     "RUN": {
         "state": whole(0, 3).check, "features": whole(0, 7).check, "max_attempts": ATTEMPTS.check,
     },
-    "MARK": {"how": lambda value, field: value if value == 255 else (whole(0, 2).check)(value, field)},
+    "MARK": {"how": _how},
     "DEATH": {"reason": whole(1, 4).check},
     "OPTIONS": {
         "max_attempts": lambda value, field: value if value == -1 else ATTEMPTS.check(value, field),

@@ -78,7 +78,7 @@ BAD: list[tuple[str, str, Any]] = [  # kind, field (dots between levels), value
     ("task", "features", 65_535), ("task", "features", 8), ("task", "extra", 65_536), ("task", "name", "a\nb"),
     ("task", "name", "x" * 129), ("task", "trace", "x"), ("task", "unknown", 1), ("task", "options", {"priority": 100}),
     ("task", "delayed_until", "5"), ("task", "kind", "tasks"), ("task", "kind", None), ("task", "kind", ["task"]),
-    ("done", "how", 1.5), ("done", "how", 254), ("done", "lease", -1), ("done", "lease", 1 << 53),
+    ("done", "how", 1.5), ("done", "how", 1), ("done", "how", 254), ("done", "lease", -1), ("done", "lease", 1 << 53),
     ("tenant", "account.weight", 0), ("tenant", "account.weight", 10_000_001), ("tenant", "account.name", "a b"),
     ("tenant", "account.leased", -1), ("tenant", "account.base", "inf"), ("tenant", "account", None),
     ("tenant", "details.tag", 77), ("tenant", "details", None), ("tenant", "tag", 1 << 32),
