@@ -75,7 +75,9 @@ class Settings:
         "off unless one of these is set",
     ] = None
     store: Annotated[
-        str | None, "store URL: redis://, rediss://, unix://, or redis://a,b/0 of a cluster (none: the embedded store)"
+        str | None,
+        "store URL: redis://, rediss://, unix://, redis://a,b/0 of a cluster, or redis+sentinel://a,b/NAME/0 "
+        "(none: the embedded store)",
     ] = field(default=None, repr=False)  # it may have a password
     data_dir: Annotated[Path, "directory of the embedded store"] = Path("fairq-data")
     fsync: Annotated[str, "embedded store: in a power cut `always` loses nothing, `everysec` up to one second"] = (

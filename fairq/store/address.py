@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from redis.connection import parse_url
 
 from fairq.errors import SettingsError
 
 _EXPECTED = "redis://user:password@host:port/0, rediss:// or unix://; in a password write / as %2F, # as %23, ? as %3F"
+_EXPECTED_SENTINELS = "redis+sentinel://user:password@host:26379,host:26379/NAME/0; NAME is that of the primary"
+_SENTINEL, _SENTINEL_PORT = "+sentinel://", 26_379
+_TCP = ("redis://", "rediss://")
 
 
 @frozen
 class Address:
-    """The store's address and login; `shown` is the URL without its password."""
+    """The store's address and login; `shown` is the URL without its password.
+
+    With `sentinels` it has no place of its own: it leads to the node that they name as the primary `name`.
+    """
 
     shown: str
     host: str = "127.0.0.1"
@@ -26,6 +33,8 @@ class Address:
     password: str | None = field(default=None, repr=False)
     database: int = 0
     tls: ssl.SSLContext | None = None
+    sentinels: Sequence[Address] = ()
+    name: str = ""
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -50,6 +59,44 @@ class Address:
             database=int(parts.get("db", 0)),
             tls=tls,
         )
+
+
+def parse_seeds(url: str) -> list[Address]:
+    """Read a store URL; commas may separate several hosts, seeds of one cluster. Raises: SettingsError."""
+    if _SENTINEL in url:
+        return [_parse_sentinels(url)]
+    scheme, _, rest = url.partition("://")
+    end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+    login, at, hosts = rest[:end].rpartition("@")
+    if "," not in hosts or not url.startswith(_TCP):
+        return [Address.parse(url)]
+    return [Address.parse(f"{scheme}://{login}{at}{host.strip()}{rest[end:]}") for host in hosts.split(",")]
+
+
+def _parse_sentinels(url: str) -> Address:
+    """Read the URL of a primary that Sentinel watches; the login is the nodes', that of sentinels is in the options."""
+    scheme, _, rest = url.partition(_SENTINEL)
+    parts = urlsplit(f"{scheme}://{rest}")
+    login, at, hosts = parts.netloc.rpartition("@")
+    places = [
+        host if ":" in host.rpartition("]")[2] else f"{host}:{_SENTINEL_PORT}" for host in hosts.split(",") if host
+    ]
+    name, _, database = parts.path.removeprefix("/").partition("/")
+    if not name or not places or parts.fragment:
+        raise SettingsError(f"invalid store URL: expected {_EXPECTED_SENTINELS}", field="store")
+    options = parse_qs(parts.query)
+    username, password = (options.get(f"sentinel_{each}", [None])[0] for each in ("username", "password"))
+    node = Address.parse(f"{scheme}://{login}{at}/{database}?{parts.query}")
+    asked = [Address.parse(f"{scheme}://{place}") for place in places]
+    sentinels = tuple(evolve(each, username=username, password=password, tls=node.tls) for each in asked)
+    return evolve(node, shown=without_secrets(url), sentinels=sentinels, name=name)
+
+
+def node_address(seed: Address, host: str, port: int) -> Address:
+    """Return the address of another node, with a seed's login."""
+    name = f"[{host}]" if ":" in host else host
+    shown = f"{'rediss' if seed.tls else 'redis'}://{name}:{port}"
+    return evolve(seed, shown=shown, host=host, port=port, path="", database=0, sentinels=(), name="")
 
 
 def _tls(parts: Mapping[str, Any]) -> ssl.SSLContext:

@@ -25,6 +25,7 @@ from fairq.errors import FairqError, OutcomeUnknown, StoreFull, StoreRefused, Un
 from fairq.sockets import receive_some, send_now
 from fairq.store.address import Address
 from fairq.store.dial import BROKEN, Word, as_error, cause_of, connect, pack
+from fairq.store.sentinel import following
 from fairq.taskless import Wait
 from fairq.turns import at_end_of_turn, call_from_end, turn_time
 
@@ -146,13 +147,14 @@ class Connection:
         backoff, failures = FullJitterBackoff(cap=1.0, base=0.05), 0
         while True:
             try:
-                with trio.fail_after(self.timeout):
-                    stream, reader = await connect(self.address)
-                try:
-                    await self._serve(stream, reader)
-                    failures = 0
-                finally:
-                    await trio.aclose_forcefully(stream)
+                async with following(self.address) as address:
+                    with trio.fail_after(self.timeout):
+                        stream, reader = await connect(address)
+                    try:
+                        await self._serve(stream, reader)
+                        failures = 0
+                    finally:
+                        await trio.aclose_forcefully(stream)
             except StoreRefused as error:
                 self.fatal = error
                 self._changed.unpark_all()
@@ -306,20 +308,21 @@ class Subscription:
         backoff, failures = FullJitterBackoff(cap=1.0, base=0.05), 0
         while True:
             with suppress(*BROKEN, trio.TooSlowError, FairqError):
-                with trio.fail_after(self.timeout):
-                    stream, reader = await connect(self.address)
-                try:
-                    self._stream = stream
-                    for channel in sorted(self._sharded):
-                        await self._send("SSUBSCRIBE", channel)
-                    for channel in sorted(self._plain):
-                        await self._send("SUBSCRIBE", channel)
-                    failures = 0
-                    self.on_message("", "")
-                    await self._listen(stream, reader)
-                finally:
-                    self._stream = None
-                    await trio.aclose_forcefully(stream)
+                async with following(self.address) as address:
+                    with trio.fail_after(self.timeout):
+                        stream, reader = await connect(address)
+                    try:
+                        self._stream = stream
+                        for channel in sorted(self._sharded):
+                            await self._send("SSUBSCRIBE", channel)
+                        for channel in sorted(self._plain):
+                            await self._send("SUBSCRIBE", channel)
+                        failures = 0
+                        self.on_message("", "")
+                        await self._listen(stream, reader)
+                    finally:
+                        self._stream = None
+                        await trio.aclose_forcefully(stream)
             failures += 1
             await trio.sleep(backoff.compute(failures))
 

@@ -73,6 +73,7 @@ async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float], str
         *_version(info),
         *risks(info),
         *_persistence(info, config),
+        *_replicas(info, config),
         *_memory(info),
         *_allocator(info, _preloaded(stream)),
         *await _permissions(call),
@@ -123,6 +124,24 @@ def _persistence(info: Mapping[str, str], config: Mapping[str, str] | None) -> l
     if found or info.get("aof_enabled") != "1":
         return found
     return [Finding("ok", "persistence", hidden if config is None else "what is acknowledged is kept")]
+
+
+def _replicas(info: Mapping[str, str], config: Mapping[str, str] | None) -> list[Finding]:
+    """Say what a failover would cost: a promoted replica takes no writes while it has fewer replicas than it needs."""
+    if info.get("role") == "slave":
+        told, remedy = "this node is a replica and takes no writes", "name the primary, or its sentinels, in the URL"
+        return [Finding("problem", "replicas", told, remedy)]
+    count, least = int(info.get("connected_slaves", 0)), int((config or {}).get("min-replicas-to-write", 0))
+    has = f"the primary has {count} replica{'s' * (count != 1)}"
+    if least and count <= least:
+        told = f"{has}, and min-replicas-to-write is {least}: a promoted replica takes no writes until it has {least}"
+        remedy = f"attach another replica, or CONFIG SET min-replicas-to-write {max(count - 1, 0)}"
+        return [Finding("warning", "replicas", told, remedy)]
+    if count > 1 and not least and config is not None:
+        told = f"{has} and min-replicas-to-write is 0: cut off from them it takes tasks that a failover loses"
+        remedy = "CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag 10, on every node"
+        return [Finding("warning", "replicas", told, remedy)]
+    return [Finding("ok", "replicas", has)]
 
 
 def _memory(info: Mapping[str, str]) -> list[Finding]:

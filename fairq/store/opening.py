@@ -10,7 +10,7 @@ import trio
 
 from fairq.errors import FairqError, SettingsError, StoreRefused, Unavailable
 from fairq.scopes import background
-from fairq.store.address import without_secrets
+from fairq.store.address import parse_seeds, without_secrets
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription
@@ -18,7 +18,7 @@ from fairq.store.dial import read_info
 from fairq.store.durability import Finding, risks
 from fairq.store.migrations import check_data_version
 from fairq.store.store import Store
-from fairq.store.topology import is_cluster, parse_seeds
+from fairq.store.topology import is_cluster
 
 LOOK_S = 10.0  # between two looks at whether the store keeps what it has acknowledged
 log = structlog.get_logger("fairq.store")
@@ -66,7 +66,7 @@ async def _risks(node: Connection) -> list[Finding]:
 async def _make_store(url: str, on_message: Callable[[str, str], None], connect_timeout: float) -> Store:
     """Make the store for the cluster or single node at the URL; it is not connected yet."""
     seeds = parse_seeds(url)
-    if await is_cluster(seeds, connect_timeout):
+    if not seeds[0].sentinels and await is_cluster(seeds, connect_timeout):
         if seeds[0].database:
             raise SettingsError("a cluster has only database 0: end the store URL in /0", field="store")
         cluster = Cluster(seeds)

@@ -16,14 +16,14 @@ from redis.backoff import FullJitterBackoff
 from redis.cluster import parse_cluster_slots
 
 from fairq.errors import FairqError, StoreRefused, Unavailable
-from fairq.store.address import Address
+from fairq.store.address import Address, node_address, parse_seeds
 from fairq.store.dial import BROKEN, ask, cause_of, connect
+from fairq.store.sentinel import locate
 
 log = structlog.get_logger("fairq.store")
 
 SLOTS = 16_384
 _ANSWER_S = 5.0  # for which a node may think
-_SCHEMES = ("redis://", "rediss://")
 
 
 @frozen
@@ -34,23 +34,6 @@ class Range:
     last: int
     host: str
     port: int
-
-
-def parse_seeds(url: str) -> list[Address]:
-    """Read a store URL; commas may separate several hosts, seeds of one cluster. Raises: SettingsError."""
-    scheme, _, rest = url.partition("://")
-    end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
-    login, at, hosts = rest[:end].rpartition("@")
-    if "," not in hosts or not url.startswith(_SCHEMES):
-        return [Address.parse(url)]
-    return [Address.parse(f"{scheme}://{login}{at}{host.strip()}{rest[end:]}") for host in hosts.split(",")]
-
-
-def node_address(seed: Address, host: str, port: int) -> Address:
-    """Return the address of a node of a seed's cluster, with the seed's login."""
-    name = f"[{host}]" if ":" in host else host
-    shown = f"{'rediss' if seed.tls else 'redis'}://{name}:{port}"
-    return attrs.evolve(seed, shown=shown, host=host, port=port, path="", database=0)
 
 
 def read_slots(reply: object, host: str) -> list[Range]:
@@ -110,7 +93,10 @@ async def read_topology(url: str) -> Topology:
     Raises: SettingsError for an invalid URL; Unavailable or StoreRefused if no seed answers, as the last one did.
     """
     trouble: FairqError = Unavailable("no answer")
-    for seed in parse_seeds(url):
+    seeds = parse_seeds(url)
+    if seeds[0].sentinels:
+        return Topology([await locate(seeds[0])])
+    for seed in seeds:
         try:
             with trio.fail_after(_ANSWER_S):
                 stream, reader = await connect(attrs.evolve(seed, database=0))

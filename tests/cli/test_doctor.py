@@ -14,6 +14,7 @@ import trio
 from fairq.cli.doctor import _ask_admin
 from fairq.store import examination, library
 from tests import clusters, stores
+from tests.store.waiting import wait_for
 
 from .harness import Commands, Finished, fairq_here
 
@@ -64,6 +65,30 @@ def test_a_fault_of_the_store_is_found(
     told = doctor(start_store(settings).url)
     assert told.code == (level == "problem")
     assert words in findings(told, level)[subject]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "least", "level", "words"),
+    [
+        (0, 1, "warning", "has 0 replicas, and min-replicas-to-write is 1"),
+        (1, 0, "ok", "has 1 replica"),
+        (1, 1, "warning", "promoted replica takes no writes until it has 1"),
+        (2, 0, "warning", "cut off from them it takes tasks"),
+        (2, 1, "ok", "has 2 replicas"),
+    ],
+)
+def test_what_a_failover_would_cost_is_told(
+    start_store: Start, replicas: int, least: int, level: str, words: str
+) -> None:
+    primary = start_store({"min-replicas-to-write": str(least)})
+    followers = [start_store({"replicaof": f"{stores.HOST} {primary.port}"}) for _ in range(replicas)]
+    with stores.connect(primary.url) as client:
+        wait_for(lambda: client.info("replication")["connected_slaves"] == replicas)
+    assert words in findings(doctor(primary.url), level)["replicas"]
+    for follower in followers[:1]:
+        with stores.connect(follower.url) as client:
+            wait_for(lambda: client.info("replication")["master_link_status"] == "up")
+        assert "takes no writes" in findings(doctor(follower.url), "problem")["replicas"]
 
 
 def test_a_store_that_is_away_or_refuses_the_password_is_a_problem(start_store: Start) -> None:

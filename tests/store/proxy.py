@@ -26,7 +26,8 @@ class Proxy:
     lost: int = 0  # replies that were lost by `lose_next_reply`
     _losing: int = field(default=0, init=False)
     _flow: trio.Event = field(factory=trio.Event, init=False)
-    _scopes: set[trio.CancelScope] = field(factory=set, init=False)
+    _scopes: dict[trio.CancelScope, str] = field(factory=dict, init=False)  # and whose connection
+    _refused: set[str] = field(factory=set, init=False)
 
     def hold(self) -> None:
         """Let no more replies through."""
@@ -40,9 +41,16 @@ class Proxy:
         """Forward the next request, wait for its reply, and break the connection instead of handing it on."""
         self._losing += 1
 
+    def cut_off(self, host: str) -> None:
+        """Break the connections of one client address, and refuse it from now on."""
+        self._refused.add(host)
+        for scope, client in list(self._scopes.items()):
+            if client == host:
+                scope.cancel()
+
     def cut(self) -> None:
         """Break all connections now."""
-        for scope in self._scopes:
+        for scope in list(self._scopes):
             scope.cancel()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -58,12 +66,13 @@ class Proxy:
         near: trio.abc.Stream = client
         if self.tls:
             near = trio.SSLStream(client, self.tls, server_side=True)
-        if self.is_refusing:
+        host = client.socket.getpeername()[0]
+        if self.is_refusing or host in self._refused:
             await trio.aclose_forcefully(near)
             return
         self.connections += 1
         with trio.CancelScope() as scope, suppress(*_GONE):
-            self._scopes.add(scope)
+            self._scopes[scope] = host
             far: trio.SocketStream
             if isinstance(self.target, int):
                 far = await trio.open_tcp_stream(HOST, self.target)
@@ -76,7 +85,7 @@ class Proxy:
                     nursery.start_soon(self._downstream, far, near, armed, scope)
             finally:
                 await trio.aclose_forcefully(far)
-        self._scopes.discard(scope)
+        self._scopes.pop(scope, None)
         await trio.aclose_forcefully(near)
 
     async def _upstream(

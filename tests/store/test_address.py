@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from fairq.errors import SettingsError
-from fairq.store.address import Address
+from fairq.store.address import Address, node_address, parse_seeds
 from fairq.store.opening import open_store
-from fairq.store.topology import node_address, parse_seeds, read_slots
+from fairq.store.topology import read_slots
 from tests import stores
 
 from .cases import case, raises_for
