@@ -47,6 +47,7 @@ _TERMINAL = re.compile(rf"\b({'|'.join(_ORDINALS)}) terminal\b", re.IGNORECASE)
 _INTERRUPT = re.compile(rf"[Pp]ress ctrl-C in the ({'|'.join(_ORDINALS)}) terminal")
 _FILE = re.compile(r"# ((?:\w+/)?[\w-]+\.py)$", re.MULTILINE)
 _SETUP = re.compile(r"\[[^]]*\]\(([^)#]*README\.md)#(set-up)\)")
+_DEMO = " && fairq demo --stay\n```"  # at the end of the setup; guides do without
 
 
 class Paragraph(NamedTuple):
@@ -310,7 +311,8 @@ class Reader:
     def _follow(self, guide: Path, prose: str) -> None:
         if setup := _SETUP.search(prose):
             document = (guide.parent / setup[1]).resolve()
-            self._read(document, section_of(document.read_text(), setup[2]))
+            installed, _, _ = section_of(document.read_text(), setup[2]).partition(_DEMO)
+            self._read(document, f"{installed}\n```")
         for key in _INTERRUPT.finditer(prose):
             self._terminal(key[1]).interrupt()
 

@@ -153,7 +153,7 @@ async def test_servers_find_the_replica_that_sentinels_promote(
         print(
             f"promoted after {promoted_at - killed_at:.1f} s, acknowledged {acknowledged_at - killed_at:.1f} s, {lost=}"
         )
-        assert len(lost) <= 5, "more than what was on its way to the replica"
+        assert len(lost) <= 5, "more than writes on its way to the replica"
 
 
 async def test_servers_leave_a_primary_that_only_its_sentinels_have_lost(
