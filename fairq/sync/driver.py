@@ -241,7 +241,7 @@ class Driver:
             self._leader = place
             return
         self._line[place] = None
-        if self._due_at < self._sleeps_until or (self._transport and self._transport.wants_room):
+        if self._due_at() < self._sleeps_until or (self._transport and self._transport.wants_room):
             self._wake_leader()
 
     def _leave(self, call: Call, place: _Place) -> None:
@@ -288,9 +288,8 @@ class Driver:
                 self._alarm.wait(socks, seconds=until - _now())
             step = partial(self._step, call)
 
-    @property
     def _due_at(self) -> float:
-        """When the session has something to do."""
+        """Return when the session has something to do."""
         return min(self.session.deadline(), self.session.suspicion.due_at)
 
     def _step(self, call: Call) -> _Left | None:
@@ -302,16 +301,20 @@ class Driver:
         """Return what to wait for, None if the call is done."""
         if call.is_done:
             return None
-        now = _now()
-        transport, attempts = self._transport, self._attempts
-        if transport is None and not attempts.is_on:
+        now, transport, attempts = _now(), self._transport, self._attempts
+        until = self._due_at()
+        waited, target = attempts.opening, None
+        if transport:
+            waited, until = [transport, *waited], min(until, transport.deadline)
+        elif not attempts.is_on:
             attempts.begin(self.session.reconnect_at)
-        target = attempts.due(now)
-        self._sleeps_until = min(self._due_at, attempts.deadline(), transport.deadline if transport else inf)
-        if transport is None and attempts.open:
-            self._sleeps_until = now
-        waited = [transport, *attempts.opening] if transport else attempts.opening
-        return {each.socket.fileno(): each.wants_room for each in waited if each.socket}, target, self._sleeps_until
+        if attempts.next_at < inf:
+            target = attempts.due(now)
+            until = min(until, attempts.deadline())
+        elif not transport:
+            until = now  # to go on with the one that is open
+        self._sleeps_until = until
+        return {each.socket.fileno(): each.wants_room for each in waited if each.socket}, target, until
 
     def _dial(self, target: Target) -> None:
         """Begin to connect."""
