@@ -38,8 +38,16 @@ async def receive_some(stream: trio.abc.Stream, max_bytes: int) -> bytes:
             raise trio.BrokenResourceError(str(error)) from error
 
 
-def is_over(sock: trio.socket.SocketType) -> bool:
-    """True if the other end has closed, even if something that it sent is still unread."""
+def socket_of(stream: trio.abc.Stream) -> trio.socket.SocketType | None:
+    """Return the socket of a TCP stream, under TLS or not; None of another one."""
+    tcp = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+    return tcp.socket if isinstance(tcp, trio.SocketStream) else None
+
+
+def is_over(stream: trio.abc.Stream) -> bool:
+    """True if the other end of a TCP stream has closed, even if something that it sent is still unread."""
+    if (sock := socket_of(stream)) is None:
+        return False
     poll = select.poll()  # macOS says it only of a connection that has ended both ways
     poll.register(sock.fileno(), getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
     return bool(poll.poll(0))

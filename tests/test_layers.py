@@ -27,7 +27,8 @@ IMPORTS = {
     "server/dispatch": "errors model turns taskless store server/stats server/timers",
     "server/settings": "errors model",
     "server/net": (
-        "errors model wire turns taskless tokens transport store server/rated_log server/dispatch server/settings"
+        "errors model wire turns taskless sockets tokens transport store server/rated_log server/dispatch "
+        "server/settings"
     ),
     "server/fleet": "errors server/settings",
     "server/garbage": "",

@@ -1,36 +1,46 @@
-"""From a URL and a token to an open transport, under asyncio and trio."""
+"""From URLs and a token to an open transport, under asyncio and trio."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
+from attrs import define, field
 
 from fairq.client.channel import Channel, Target
-from fairq.client.dialing import HANDSHAKE_S, Dialing, addresses_in
-from fairq.client.runtime import Reader, Runtime, current_runtime
+from fairq.client.dialing import HANDSHAKE_S, Dialing, Servers, addresses_in
+from fairq.client.runtime import Event, Runtime, current_runtime
 from fairq.client.transport import Transport, close_now
+from fairq.errors import FairqError, Forbidden, Unauthorized
 
 
 @asynccontextmanager
 async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
-    """Connect to a server while the context lasts.
+    """Connect to a server while the context lasts. Raises: as `connect`."""
+    transport = await connect(target, token)
+    try:
+        yield transport
+    finally:
+        close_now(transport.socket, transport.reader)
+
+
+async def connect(target: Target, token: str) -> Transport:
+    """Connect to a server.
 
     Raises: Unauthorized or Forbidden if it refuses us; Unavailable if it cannot be reached, or breaks the protocol.
     """
     runtime = current_runtime()
     dialing = Dialing(target, token, [], runtime.current_time() + HANDSHAKE_S)
-    reader: Reader | None = None
     try:
         channel = await _open(dialing, runtime)
-        assert dialing.socket is not None
-        reader = runtime.make_reader(dialing.socket)
-        yield Transport(runtime, dialing.socket, reader, channel, target.url, unsent=dialing.unsent)
-    finally:
-        if dialing.socket is not None:
-            close_now(dialing.socket, reader)
+    except BaseException:
+        dialing.abandon()
+        raise
+    assert dialing.socket is not None
+    reader = runtime.make_reader(dialing.socket)
+    return Transport(runtime, dialing.socket, reader, channel, target.url, unsent=dialing.unsent)
 
 
 async def _open(dialing: Dialing, runtime: Runtime) -> Channel:
@@ -47,3 +57,56 @@ async def _open(dialing: Dialing, runtime: Runtime) -> Channel:
         with anyio.CancelScope(deadline=dialing.deadline):
             await (anyio.wait_writable if dialing.wants_room else anyio.wait_readable)(dialing.socket)
     return channel
+
+
+@define(eq=False)
+class Race:
+    """Connections to one server after the other, begun beside each other until one is open.
+
+    `failed(target, error)` is told of each that cannot be.
+    """
+
+    servers: Servers
+    token: str = field(repr=False)
+    failed: Callable[[Target, FairqError], None]
+    _begun: int = field(default=0, init=False)
+    _ended: int = field(default=0, init=False)
+    _error: FairqError | None = field(default=None, init=False)
+    _first: Transport | None = field(default=None, init=False)
+    _is_over: Event = field(init=False)
+
+    async def run(self) -> Transport | None:
+        """Return the first that is open; None if each has failed. Raises: Unauthorized, Forbidden."""
+        self._is_over = current_runtime().make_event()
+        try:
+            async with anyio.create_task_group() as group:
+                while self._first is None and self._error is None and (not self._begun or self._ended < self._begun):
+                    self._begun += 1
+                    group.start_soon(self._try, self.servers.next())
+                    with anyio.move_on_after(self.servers.pause_s(self._begun)):
+                        await self._is_over.wait()
+                group.cancel_scope.cancel()
+        except BaseException:
+            if self._first:
+                close_now(self._first.socket, self._first.reader)
+            raise
+        if self._first is None and self._error:
+            raise self._error
+        return self._first
+
+    async def _try(self, target: Target) -> None:
+        try:
+            transport = await connect(target, self.token)
+        except (Unauthorized, Forbidden) as error:
+            self._error = error
+        except FairqError as error:
+            self.failed(target, error)
+        else:
+            if self._first is not None:
+                close_now(transport.socket, transport.reader)
+            else:
+                self._first = transport
+                self.servers.reached(target)
+        self._ended += 1
+        if self._first or self._error or self._ended == self._begun:
+            self._is_over.set()

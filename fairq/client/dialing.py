@@ -1,4 +1,9 @@
-"""The way to an open channel in steps that never wait, so that every runtime shares it."""
+"""The way to an open channel in steps that never wait, so that every runtime shares it.
+
+A server that takes a connection may be frozen all the same. So a client begins to connect to the next address beside,
+and the first connection that is open is the one. The others are closed. A server that is only busy may take all of
+HANDSHAKE_S, and is asked again by nobody before LEAVE_S.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any
@@ -16,6 +21,7 @@ from attrs import define, field
 from fairq.client.channel import Channel, Opening, Target
 from fairq.client.runtime import RECEIVE_BYTES
 from fairq.wire.endings import Refused
+from fairq.wire.suspicion import BESIDE_S, LEAVE_S
 
 HANDSHAKE_S = 15.0  # a server that thousands come back to at once takes them in turn
 ADDRESS_S = 1.0  # for one address of a name that has more
@@ -23,6 +29,33 @@ ADDRESS_S = 1.0  # for one address of a name that has more
 _UNDER_WAY = {errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, errno.EINTR}
 
 Address = tuple[int, int, tuple[Any, ...]]
+
+
+@define
+class Servers:
+    """A client's servers in turn, without end."""
+
+    targets: Sequence[Target]
+    _next: int = field(default=0, init=False)
+
+    @property
+    def names(self) -> str:
+        """Name them, for the log."""
+        return ",".join(target.url for target in self.targets)
+
+    def next(self) -> Target:
+        """Return the one to try next."""
+        target = self.targets[self._next]
+        self.reached(target)
+        return target
+
+    def reached(self, target: Target) -> None:
+        """Note which one is used: the one behind it is the next."""
+        self._next = (self.targets.index(target) + 1) % len(self.targets)
+
+    def pause_s(self, begun: int) -> float:
+        """Return how long to wait for so many connections that were begun, before another one is."""
+        return BESIDE_S if begun < len(self.targets) else LEAVE_S
 
 
 def addresses_in(found: Iterable[tuple[int, int, int, str, tuple[Any, ...]]]) -> list[Address]:

@@ -6,7 +6,6 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import cycle
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -14,9 +13,11 @@ from attrs import define, field
 
 from fairq.client import later
 from fairq.client.channel import Target, check_token, choose_servers
-from fairq.client.dial import dial
+from fairq.client.dial import Race
+from fairq.client.dialing import Servers
+from fairq.client.guard import Guard
 from fairq.client.runtime import Event, Runtime, background, current_runtime
-from fairq.client.transport import Transport
+from fairq.client.transport import Transport, close_now
 from fairq.errors import BadFrame, FairqError, Forbidden, Superseded, Unauthorized
 from fairq.log import Log
 from fairq.model.tasks import NewTask
@@ -40,7 +41,7 @@ class Driver(Generic[S]):
     """
 
     session: S
-    targets: Sequence[Target]
+    servers: Servers
     token: str = field(repr=False)
     handle: Callable[[Any], None] = lambda _: None
     on_change: Callable[[], None] = lambda: None
@@ -49,9 +50,11 @@ class Driver(Generic[S]):
     _pumps_at: float = field(default=0.0, init=False)  # until then the pump sleeps, unless it is woken
     _transport: Transport | None = field(default=None, init=False)
     _connection: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    _guard: Guard = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._woken = self.runtime.make_event()
+        self._guard = Guard(self.session, self._race, lambda: self._connection.cancel())
 
     @classmethod
     def to(
@@ -61,7 +64,7 @@ class Driver(Generic[S]):
 
         Raises: SettingsError; RuntimeError outside an event loop.
         """
-        driver = cls(session, choose_servers(urls, tls), check_token(token))
+        driver = cls(session, Servers(choose_servers(urls, tls)), check_token(token))
         later.load()
         return driver
 
@@ -139,31 +142,42 @@ class Driver(Generic[S]):
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._pump)
+                group.start_soon(self._guard.run)
                 await self._keep_connected()
                 group.cancel_scope.cancel()
         finally:
             self.session.close()
 
     async def _keep_connected(self) -> None:
-        targets = cycle(self.targets)
+        transport: Transport | None = None
         while not self.session.fatal:
-            target, is_lost = next(targets), False
             try:
-                async with dial(target, self.token) as transport:
-                    log.info("connected", url=target.url)
-                    await self._converse(transport)
-                is_lost = True
+                transport = transport or await self._race()
             except (Unauthorized, Forbidden) as error:
                 self.session.fatal = error
-            except FairqError as error:
-                tell = log.info if self.session.trouble else log.warning  # the first time
-                self.session.trouble = error.message
-                tell("cannot connect", url=target.url, error=error.message)
+            if transport:
+                try:
+                    log.info("connected", url=transport.remote)
+                    await self._converse(transport)
+                finally:
+                    close_now(transport.socket, transport.reader)
             self.session.disconnected(self.runtime.current_time())
             self.on_change()
-            if is_lost and not self.session.fatal:
-                log.warning("connection lost; connecting again", url=target.url)
-            await anyio.sleep_until(self.session.reconnect_at)
+            lost, transport = transport, self._guard.take()
+            if transport and lost:
+                log.warning("the server does not answer; going on at another", url=lost.remote, other=transport.remote)
+            else:
+                if lost and not self.session.fatal:
+                    log.warning("connection lost; connecting again", url=lost.remote)
+                await anyio.sleep_until(self.session.reconnect_at)
+
+    async def _race(self) -> Transport | None:
+        return await Race(self.servers, self.token, self._cannot_connect).run()
+
+    def _cannot_connect(self, target: Target, error: FairqError) -> None:
+        tell = log.info if self.session.trouble else log.warning  # the first time
+        self.session.trouble = error.message
+        tell("cannot connect", url=target.url, error=error.message)
 
     async def _converse(self, transport: Transport) -> None:
         """Take in what comes until the connection ends; `_pump` may end it too."""
@@ -171,6 +185,7 @@ class Driver(Generic[S]):
         transport.source, transport.stuck, transport.take = self.session.outgoing, self._wake, self._take
         self.session.connected(self.runtime.current_time())
         self._wake()  # there are deadlines now
+        self._guard.watch(transport)
         try:
             with anyio.CancelScope() as self._connection:
                 while not self.session.fatal:
@@ -183,6 +198,7 @@ class Driver(Generic[S]):
             log.debug("connection ended", url=transport.remote, error=str(error))
         finally:
             self._transport = None
+            self._guard.watch(None)
 
     def _take(self, message: Message, now: float) -> None:
         """Take in one message. Raises: BadFrame; Disconnected if it was the last."""

@@ -13,6 +13,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING
 
 import anyio
@@ -49,6 +50,7 @@ class Transport:
     stuck: Callable[[], None] = lambda: None
     take: Callable[[Message, float], None] | None = None  # is given messages, and the time; raises as it likes
     progressed_at: float = field(default=0.0, init=False)  # when PIECE_BYTES more of a long message had come
+    heard_at: float = field(default=-inf, init=False)  # when any bytes came last
     websocket: WebSocket = field(init=False)
     _messages: deque[Message] = field(factory=deque, init=False)
     _unsent: bytearray = field(factory=bytearray)
@@ -117,7 +119,7 @@ class Transport:
             await self.flush()  # before reading on: a peer that sends pings and does not read must wait
 
     def _process(self, data: bytes) -> None:
-        self._turn_began = self.runtime.current_time()  # other tasks ran while this one waited
+        self._turn_began = self.heard_at = self.runtime.current_time()  # other tasks ran while this one waited
         messages = self.channel.receive(data)
         self._messages += messages
         if not messages and self.channel.has_progressed():

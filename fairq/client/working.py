@@ -137,7 +137,8 @@ class Working:
                 task_status.started()
             return
         log.info(
-            "worker started", worker=self.app.name, server=",".join(target.url for target in self.driver.targets),
+            "worker started", worker=self.app.name,
+            server=self.driver.servers.names,
             queues=",".join(self.driver.session.queues), slots=self.app.concurrency, loop=self.runtime.title,
         )  # fmt: skip
         self.is_cancelled = cancellation_from_here()

@@ -26,7 +26,7 @@ from fairq.server.net.socket_connection import SocketConnection
 from fairq.server.net.tls import shake_hands
 from fairq.server.rated_log import RatedLog
 from fairq.server.verbs.table import handle_request
-from fairq.sockets import is_over
+from fairq.sockets import is_over, socket_of
 from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
 from fairq.turns import Gate
 from fairq.wire.frames import Welcome
@@ -88,7 +88,7 @@ class Listener:
                 scope.deadline += QUEUE_S  # while it waits for others, which is not its fault
                 await self.begins.enter()
                 scope.deadline = trio.current_time() + HANDSHAKE_S
-                if is_over(_socket_of(stream)):  # it has given up: who still waits must not wait for its handshake too
+                if is_over(stream):  # it has given up: who still waits must not wait for its handshake too
                     return
                 opening = Opening(stream, scope, asked)
                 async with trio.open_nursery() as nursery:
@@ -167,13 +167,10 @@ async def open_listeners(
 
 def address_of(stream: Stream) -> tuple[str, int]:
     """Return the host and port of the other end of a stream. Raises: OSError if it is gone."""
-    host, port, *_ = _socket_of(stream).getpeername()
+    sock = socket_of(stream)
+    assert sock is not None
+    host, port, *_ = sock.getpeername()
     return host, port
-
-
-def _socket_of(stream: Stream) -> trio.socket.SocketType:
-    tcp = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
-    return tcp.socket
 
 
 def port_of(listener: AnyListener) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 
 from attrs import define, field
@@ -28,12 +29,12 @@ class Alarm:
         with suppress(BlockingIOError):  # it rings already
             self._theirs.send(b"\0")
 
-    def wait(self, sock: int, *, for_room: bool, seconds: float) -> None:
+    def wait(self, socks: Mapping[int, bool], *, seconds: float) -> None:
         """Wait until a socket has something to read (or room, if wanted), for so long, or until it rings.
 
-        `sock`: its file number, -1 for none. Another thread may close it meanwhile, and is to ring then.
+        `socks`: file numbers, and whether room is wanted. Another thread may close one meanwhile, and is to ring then.
         """
-        if wait_ready(self._ours.fileno(), sock, for_room=for_room, seconds=max(0.0, min(seconds, _LONGEST_S))):
+        if wait_ready(self._ours.fileno(), socks, seconds=max(0.0, min(seconds, _LONGEST_S))):
             with suppress(BlockingIOError):
                 while self._ours.recv(64):
                     pass
@@ -44,18 +45,18 @@ class Alarm:
         self._theirs.close()
 
 
-def wait_ready(alarm: int, sock: int, *, for_room: bool, seconds: float) -> bool:
+def wait_ready(alarm: int, socks: Mapping[int, bool], *, seconds: float) -> bool:
     """Wait until one of these files is ready; returns whether the alarm is.
 
     Not all systems have poll, and select takes only low file numbers.
     """
     if not hasattr(select, "poll"):
-        files = [each for each in (alarm, sock) if each >= 0]
-        with suppress(OSError):  # it was closed
-            return alarm in select.select(files, files[1:] if for_room else [], [], seconds)[0]
+        with suppress(OSError):  # one was closed
+            room = [sock for sock, for_room in socks.items() if for_room]
+            return alarm in select.select([alarm, *socks], room, [], seconds)[0]
         return True
     poll = select.poll()
     poll.register(alarm, select.POLLIN)
-    if sock >= 0:
+    for sock, for_room in socks.items():
         poll.register(sock, select.POLLIN | (select.POLLOUT if for_room else 0))
     return alarm in dict(poll.poll(seconds * 1000))

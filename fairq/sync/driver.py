@@ -21,21 +21,22 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import cycle
 from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from attrs import define, field
 
 from fairq.client.channel import Target, check_token, choose_servers
-from fairq.client.dialing import HANDSHAKE_S, Address
+from fairq.client.dialing import HANDSHAKE_S, Address, Servers
+from fairq.client.guard import RETRY_S
 from fairq.client.runtime import in_trio
 from fairq.errors import BadFrame, Closed, FairqError, Forbidden, OutcomeUnknown, Unauthorized
 from fairq.log import Log
 from fairq.model.tasks import NewTask
 from fairq.sync.alarm import Alarm
+from fairq.sync.attempts import Attempts
 from fairq.sync.transport import Transport, resolve
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
@@ -45,6 +46,9 @@ from fairq.wire.terms import HEARTBEAT_S, TIMEOUT_S
 log = Log("fairq.client")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# What to wait for: sockets, by file number, and whether for room in them; a server to connect to; until when.
+_Left = tuple[dict[int, bool], Target | None, float]
 
 _now = time.monotonic
 _NESTED = "a signal handler or the like may not use a client of fairq.sync inside a call of its thread, but close it"
@@ -75,14 +79,15 @@ class _Place:
 class Driver:
     """Makes calls and waits for them, for any number of threads; a `fairq.client.caller.Caller`."""
 
-    targets: Iterator[Target]  # the next one to try, without end
+    servers: Servers
     token: str | None = field(repr=False)  # None: that of FAIRQ_TOKEN at the first call
     session: ClientSession = field(factory=ClientSession, init=False)
     _lock: threading.RLock = field(factory=threading.RLock, init=False)
     _is_changing: bool = field(default=False, init=False)
     _threads: set[int] = field(factory=set, init=False)  # those inside `wait`
     _alarm: Alarm = field(factory=Alarm, init=False)
-    _transport: Transport | None = field(default=None, init=False)
+    _transport: Transport | None = field(default=None, init=False)  # an open one
+    _attempts: Attempts = field(init=False)  # to open one, or another beside one that is suspect
     _leader: _Place | None = field(default=None, init=False)  # the thread that leads
     _line: dict[_Place, None] = field(factory=dict, init=False)  # those that wait
     _sleeps_until: float = field(default=inf, init=False)  # until then the leader does, unless the alarm rings
@@ -91,6 +96,7 @@ class Driver:
     _said: list[Callable[[], None]] = field(factory=list, init=False)  # what is to be logged
 
     def __attrs_post_init__(self) -> None:
+        self._attempts = Attempts(self.servers, self._cannot_connect)
         _drivers.add(self)
 
     @classmethod
@@ -100,7 +106,7 @@ class Driver:
         Raises: SettingsError; RuntimeError inside an event loop.
         """
         check_thread()
-        return cls(cycle(choose_servers(urls, tls)), None if token is None else check_token(token))
+        return cls(Servers(choose_servers(urls, tls)), None if token is None else check_token(token))
 
     @property
     def max_payload_bytes(self) -> int:
@@ -211,6 +217,7 @@ class Driver:
 
     def _end_session(self) -> None:
         self.session.close()
+        self._attempts.end()
         if self._transport:
             self._transport.close()
             self._transport = None
@@ -234,7 +241,7 @@ class Driver:
             self._leader = place
             return
         self._line[place] = None
-        if self.session.deadline() < self._sleeps_until or (self._transport and self._transport.wants_room):
+        if self._due_at() < self._sleeps_until or (self._transport and self._transport.wants_room):
             self._wake_leader()
 
     def _leave(self, call: Call, place: _Place) -> None:
@@ -255,7 +262,12 @@ class Driver:
     def _check_idle_transport(self, now: float) -> None:
         """Find out whether a connection on which no thread has waited for a while still stands."""
         idle_s = now - self._led_at
-        if self._transport is None or idle_s < _FRESH_S:
+        if idle_s < _FRESH_S:
+            return
+        if self._attempts.is_on:
+            self._attempts.end()
+            self.session.reconnect_at = now
+        if self._transport is None:
             return
         self.session.last_received_at = max(self.session.last_received_at, now - HEARTBEAT_S)
         if idle_s < _KEPT_S:
@@ -269,65 +281,76 @@ class Driver:
         """Do the I/O for all that wait until a call is done."""
         step = partial(self._left, call)
         while left := self._change(step):
-            sock, wants_room, target, until = left
+            socks, target, until = left
             if target:
                 self._dial(target)
             else:
-                self._alarm.wait(sock, for_room=wants_room, seconds=until - _now())
+                self._alarm.wait(socks, seconds=until - _now())
             step = partial(self._step, call)
 
-    def _step(self, call: Call) -> tuple[int, bool, Target | None, float] | None:
+    def _due_at(self) -> float:
+        """Return when the session has something to do."""
+        return min(self.session.deadline(), self.session.suspicion.due_at)
+
+    def _step(self, call: Call) -> _Left | None:
         """Do what can be done; returns what is left."""
         self._proceed(_now())
         return self._left(call)
 
-    def _left(self, call: Call) -> tuple[int, bool, Target | None, float] | None:
-        """Return what to wait for, None if the call is done: a socket, room in it or not, or a server to connect to.
-
-        The socket is a file number, -1 for none; the last is the time until which to wait.
-        """
+    def _left(self, call: Call) -> _Left | None:
+        """Return what to wait for, None if the call is done."""
         if call.is_done:
             return None
-        now = _now()
-        transport, session = self._transport, self.session
-        self._sleeps_until = min(session.deadline(), transport.deadline if transport else session.reconnect_at)
-        target = next(self.targets) if not transport and session.reconnect_at <= now else None
-        sock = transport.socket.fileno() if transport and transport.socket else -1
-        return sock, bool(transport and transport.wants_room), target, self._sleeps_until
+        now, transport, attempts = _now(), self._transport, self._attempts
+        until = self._due_at()
+        waited, target = attempts.opening, None
+        if transport:
+            waited, until = [transport, *waited], min(until, transport.deadline)
+        elif not attempts.is_on:
+            attempts.begin(self.session.reconnect_at)
+        if attempts.next_at < inf:
+            target = attempts.due(now)
+            until = min(until, attempts.deadline())
+        elif not transport:
+            until = now  # to go on with the one that is open
+        self._sleeps_until = until
+        return {each.socket.fileno(): each.wants_room for each in waited if each.socket}, target, until
 
     def _dial(self, target: Target) -> None:
         """Begin to connect."""
         try:
             addresses = resolve(target)
         except FairqError as error:
-            self._change(partial(self._fail, error, _now()))
+            self._change(partial(self._attempts.miss, error))
         else:
             self._change(partial(self._begin, target, addresses))
 
     def _begin(self, target: Target, addresses: list[Address]) -> None:
-        if not self._is_closed:
+        if not self._is_closed and self._attempts.is_on:
             token, ends_at = check_token(self.token), _now() + HANDSHAKE_S
-            self._transport = Transport(target, token, addresses, ends_at, self.session.outgoing)
+            self._attempts.add(Transport(target, token, addresses, ends_at, self.session.outgoing))
             self._proceed(_now())
 
     def _proceed(self, now: float) -> None:
-        """Let the connection do what it can, and the session what is due."""
+        """Let the connections do what they can, and the session what is due."""
+        if self._attempts.opening:
+            self._attempts.proceed(now)
+        if self._transport is None and (transport := self._attempts.take()):
+            self._transport = transport
+            self.session.connected(now)
         if transport := self._transport:
             try:
-                was_open = transport.channel is not None
                 messages = transport.proceed(now)
-                if transport.channel and not was_open:
-                    self.session.connected(now)
                 for message in messages:
                     self.session.receive(message, now)
                 if not messages and transport.channel and transport.channel.has_progressed():
                     self.session.heard(now)
+                if now >= self.session.suspicion.due_at or self.session.suspicion.is_suspect:
+                    self._suspect(transport, now)
                 transport.flush(now)
             except (Disconnected, BadFrame) as error:
                 self._say(log.debug, "connection ended", url=transport.target.url, error=str(error))
                 self._lose(now)
-            except FairqError as error:
-                self._fail(error, now)
         if now >= self._sleeps_until:  # what came up since is seen by the next look
             self.session.expire(now)
             if self.session.is_timed_out and self._transport:
@@ -336,19 +359,38 @@ class Driver:
         if self.session.fatal:
             self._end_session()
 
-    def _fail(self, error: FairqError, now: float) -> None:
+    def _suspect(self, transport: Transport, now: float) -> None:
+        """Look at the connection: open another one beside it if it is suspect. Raises: Disconnected if it is gone."""
+        suspicion, attempts = self.session.suspicion, self._attempts
+        suspicion.heard_at = max(suspicion.heard_at, transport.heard_at)
+        if self.session.suspect(now) and transport.channel:
+            transport.channel.websocket.ping()
+        if not suspicion.is_suspect:
+            attempts.end()
+        elif not attempts.is_on:
+            attempts.begin(now)
+        elif suspicion.is_gone and attempts.open:
+            url, other = transport.target.url, attempts.open.target.url
+            self._say(log.warning, "the server does not answer; going on at another", url=url, other=other)
+            raise Disconnected("it did not answer")
+
+    def _cannot_connect(self, error: FairqError) -> None:
         """Note why there is no connection; a refused token ends the session."""
-        if isinstance(error, Unauthorized | Forbidden):
+        if isinstance(error, Unauthorized | Forbidden) and self._transport is None:
             self.session.fatal = error
             self._end_session()
-        else:
-            tell = log.info if self.session.trouble else log.warning  # the first time
-            self.session.trouble = error.message
-            self._say(tell, "cannot connect", error=error.message)
-            self._lose(now)
+            return
+        tell = log.info if self.session.trouble else log.warning  # the first time
+        self.session.trouble = error.message
+        self._say(tell, "cannot connect", error=error.message)
+        if not self._attempts.is_on:
+            if self._transport is None:
+                self.session.disconnected(_now())
+            else:
+                self._attempts.begin(_now() + RETRY_S)
 
     def _lose(self, now: float) -> None:
-        """Note that the connection ended or failed."""
+        """Note that the connection ended."""
         if self._transport:
             self._transport.close()
             self._transport = None
@@ -359,6 +401,7 @@ class Driver:
         """Begin anew in a process that was forked off: connection, calls and locks are the parent's."""
         if self._transport:
             self._transport.abandon()
+        self._attempts.abandon()
         self._transport, self._leader, self._line = None, None, {}
         self._lock, self._alarm, self.session = threading.RLock(), Alarm(), ClientSession()
         self._is_changing, self._threads = False, set()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 
-from attrs import define
+from attrs import define, field
 
-from fairq.client.channel import PIECE_BYTES, Channel, Target
+from fairq.client.channel import PIECE_BYTES, Target
 from fairq.client.dialing import Address, Dialing, addresses_in
 from fairq.client.transport import SEND_S
 from fairq.wire.beside import Message
@@ -32,24 +32,29 @@ class Transport(Dialing):
     """A connection to a server, from its first step on. `source(now)` hands out the messages to send."""
 
     source: Callable[[float], Sequence[Message]]
+    heard_at: float = field(default=-inf, init=False)  # when any bytes came last
+    early: list[Message] = field(factory=list, init=False)  # came right behind the handshake
+
+    def open_up(self, now: float) -> bool:
+        """Go on opening it, without waiting; returns whether it is open. Raises: FairqError if it cannot be."""
+        channel = self.open(now)
+        if channel:
+            self.early = channel.websocket.early
+        return channel is not None
 
     def proceed(self, now: float) -> list[Message]:
-        """Do what needs no waiting; returns messages that were received.
-
-        Raises: FairqError if it cannot be opened; Disconnected once it was open.
-        """
-        if self.channel:
-            return self._converse(self.channel)
-        channel = self.open(now)
-        return channel.websocket.early if channel else []  # they came right behind the handshake
-
-    def _converse(self, channel: Channel) -> list[Message]:
         """Receive; `flush` is to follow. Raises: Disconnected, once all that was received has been returned."""
+        channel = self.channel
+        assert channel is not None
         try:
             data = self.receive()
         except OSError:
             data = b""
+        if data:
+            self.heard_at = now
         messages = [] if data is None else channel.receive(data)
+        if self.early:
+            messages, self.early = self.early + messages, []
         if not messages and channel.websocket.is_over:
             with suppress(OSError):
                 self.send(channel.outgoing())
@@ -62,8 +67,7 @@ class Transport(Dialing):
     def flush(self, now: float) -> None:
         """Send what waits, as far as the socket takes it. Raises: Disconnected if it has taken nothing for SEND_S."""
         channel = self.channel
-        if channel is None:
-            return
+        assert channel is not None
         try:
             while True:
                 has_room = len(self.unsent) < PIECE_BYTES

@@ -64,6 +64,11 @@ class Exchange:
     has_window = False  # only so many of its type may be under way, and one that was refused goes apart
 
     @property
+    def is_due(self) -> bool:
+        """True if the server does not wait for something before it answers."""
+        return True
+
+    @property
     def key(self) -> Key:
         """A refusal for now delays the other frames that have the same key."""
         return type(self).__name__, ""

@@ -28,6 +28,7 @@ from fairq.wire.frames import Dismiss, Drain, Ended, Error, HeldLease, Push, Rep
 from fairq.wire.pauses import Key, Pauses
 from fairq.wire.session import Session
 from fairq.wire.strict_json import check_cost
+from fairq.wire.suspicion import PROBE_S, Ask, Suspicion
 from fairq.wire.terms import Role
 from fairq.wire.waits import Wait, Waits
 
@@ -46,6 +47,11 @@ class _RequestExchange(Exchange):
     call: Call
     number: int  # requests of a queue keep their order
     refusals: int = 0
+
+    @property
+    def is_due(self) -> bool:
+        """A request with a time-out waits for something."""
+        return not self.body.get("timeout_ms")
 
     @property
     def key(self) -> Key:
@@ -93,6 +99,7 @@ class ClientSession(Session):
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
     enqueues: Enqueues = field(init=False)
     waits: Waits = field(init=False)
+    suspicion: Suspicion = field(init=False)
     pauses: Pauses = field(init=False)  # of some frames
     under_way: dict[_Place, int] = field(factory=dict, init=False)  # how many frames; none: no entry
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
@@ -102,10 +109,12 @@ class ClientSession(Session):
     _opened_at: float = field(default=0.0, init=False)
     _refusals: int = field(default=0, init=False)
     _resume_at: float | None = field(default=None, init=False)  # all frames are held back until then
-    _exchanges: dict[int, tuple[Exchange, Sequence[_Place]]] = field(factory=dict, init=False)  # those of them, by ref
+    # Those of them, by ref; when each was sent, and its size.
+    _exchanges: dict[int, tuple[Exchange, Sequence[_Place], float, int]] = field(factory=dict, init=False)
     _later: list[tuple[float, int, _RequestExchange]] = field(factory=list, init=False)  # a heap
 
     def __attrs_post_init__(self) -> None:
+        self.suspicion = Suspicion(self.jitter())
         self.pauses = Pauses(self.pause_s)
         self.enqueues = Enqueues(self.back_off)
         self.waits = Waits(self.back_off, self.is_paused)
@@ -114,6 +123,7 @@ class ClientSession(Session):
         """Note that a connection is established; the server sends the first frame."""
         self.last_received_at = self.last_sent_at = now
         self.is_connected, self.is_draining, self.trouble = True, False, ""
+        self.suspicion.begin(now)
 
     def disconnected(self, now: float) -> None:
         """Note that the connection ended or failed; frames without an answer will be sent again on the next.
@@ -127,11 +137,24 @@ class ClientSession(Session):
         self.reconnect_at = now if self.is_draining and not self._failures else now + delay
         self._failures = min(self._failures + 1, 16)
         self.is_connected = self.is_open = self.is_timed_out = False
+        self.suspicion.end()
         self._outbox, self.outgoing_bytes = [], 0
         lost, self._exchanges = self._exchanges, {}
         self.under_way.clear()
-        for exchange, _ in reversed(lost.values()):
+        for exchange, *_ in reversed(lost.values()):
             exchange.lost()
+
+    def suspect(self, now: float) -> bool:
+        """Find out whether the server may be gone, at `suspicion.due_at`; returns whether to send a ping."""
+        asks = [Ask(sent_at, size, exchange.is_due) for exchange, _, sent_at, size in self._exchanges.values()]
+        if not self.is_open:
+            asks.append(Ask(-inf, 0, is_due=True))  # the `welcome`
+        return self.suspicion.look(now, asks, waits=self.is_given_tasks)
+
+    @property
+    def is_given_tasks(self) -> bool:
+        """True if the server may send something unasked."""
+        return False
 
     @property
     def obstacle(self) -> str:
@@ -222,7 +245,7 @@ class ClientSession(Session):
 
     def receive(self, message: Message, now: float) -> Any | None:
         """Process one message; returns a frame for the driver (Push, Stop, Dismiss), or None. Raises: BadFrame."""
-        self.last_received_at = now
+        self.last_received_at = self.suspicion.heard_at = now
         frame = decode_server(message)
         match frame:
             case Reply(ref=ref, body=body):
@@ -290,7 +313,9 @@ class ClientSession(Session):
             return
         is_apart = self.pauses.has_any and exchange.has_window and self.pauses.refusals(exchange.key) > 0
         places: Sequence[_Place] = (exchange.key, None) if is_apart else (type(exchange),)
-        self._exchanges[ref] = exchange, places
+        self._exchanges[ref] = exchange, places, now, len(message)
+        if now + PROBE_S < self.suspicion.due_at:
+            self.suspicion.sent(now, is_due=exchange.is_due)
         for place in places:
             self.under_way[place] = self.under_way.get(place, 0) + 1
         self.put(message)

@@ -59,6 +59,11 @@ class _WaitExchange(Exchange):
     waits: dict[str, list[Wait]] = field(factory=dict)  # for the ends not told yet, by task id
 
     @property
+    def is_due(self) -> bool:
+        """Only a last look is."""
+        return self.is_last
+
+    @property
     def key(self) -> Key:
         """All waits of a queue share a key."""
         return _key(self.queue)

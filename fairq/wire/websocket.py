@@ -152,6 +152,11 @@ class WebSocket:
         if self.protocol.state is OPEN:
             self._unsent += write_frame(message, is_masked=self.protocol.side is Side.CLIENT)
 
+    def ping(self) -> None:
+        """Send a ping, which the other side's websocket answers by itself; does nothing once either side has closed."""
+        if self.protocol.state is OPEN:
+            self.protocol.send_ping(b"")
+
     def close(self, code: int, reason: str = "") -> None:
         """Send a close frame; messages are still received until the other side answers."""
         if self.protocol.state is OPEN:

@@ -214,6 +214,11 @@ class WorkerSession(ClientSession):
                 terms.doubt(now)
 
     @property
+    def is_given_tasks(self) -> bool:
+        """True if the server may push tasks."""
+        return self.is_attached
+
+    @property
     def holding(self) -> int:
         """The number of leases that are held, or whose settlement has no answer yet."""
         return self.unsettled + sum(map(len, self.held.values()))

@@ -139,16 +139,16 @@ def test_closing_between_a_step_and_its_wait_raises_closed(
 
     def closed_behind(driver: Driver, call: Call) -> Any:
         found = left(driver, call)
-        if found and found[0] >= 0:  # it is connected, from the enqueue on
+        if found and found[0]:  # it is connected, from the enqueue on
             closing = threading.Thread(target=driver.close)
             closing.start()
             wait = driver._alarm.wait
 
-            def wait_closed(sock: Any, **options: Any) -> None:
+            def wait_closed(socks: Any, **options: Any) -> None:
                 closing.join(LIMIT_S)
-                wait(sock, **options)
+                wait(socks, **options)
 
-            monkeypatch.setattr(type(driver._alarm), "wait", lambda _, sock, **options: wait_closed(sock, **options))
+            monkeypatch.setattr(type(driver._alarm), "wait", lambda _, socks, **options: wait_closed(socks, **options))
         return found
 
     monkeypatch.setattr(Driver, "_left", closed_behind)

@@ -28,6 +28,7 @@ from fairq.taskless import in_task
 from fairq.turns import Gate, turn_time
 from fairq.wire import messages as wire
 from fairq.wire.beside import Message
+from fairq.wire.frames import Ping
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import MAX_PRODUCER_WAITING, MAX_WAITING, Role, State
 
@@ -53,6 +54,7 @@ MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
 SHORT_BYTES = 4_096  # of a text that takes less time to read than to time it
 LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took
 ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
+SIGN_S = 1.0  # between signs of life while nothing is read: clients leave a server that is silent for 5 s
 NO_CONTEXT = nullcontext()
 _NO_TENANTS: frozenset[str] = frozenset()
 
@@ -163,6 +165,15 @@ class Connection:
         return False
 
     @property
+    def has_gone(self) -> bool:
+        """True if the client has closed its end, though this server has not read so far.
+
+        It may have made its requests elsewhere since, while this server stood still: an `attach` would now take a name
+        from the same worker, and a setting would replace a newer one. What is TASKLESS is known by its ids and leases.
+        """
+        return False
+
+    @property
     def owes_answers(self) -> bool:
         """True if requests are under way or waiting on it."""
         return bool(self.requests or self._waits)
@@ -195,7 +206,12 @@ class Connection:
 
     async def _rest(self, wait_s: float) -> None:
         self.session.last_received_at = trio.current_time() + wait_s  # unread: the client has not timed out
-        await trio.sleep(wait_s)
+        while wait_s > 0:
+            if wait_s > SIGN_S / 2:
+                self.session.send(Ping.type)  # a server that reads nothing answers no ping
+                self.wake_writer()
+            await trio.sleep(min(wait_s, SIGN_S))
+            wait_s -= SIGN_S
 
     def read(self, reader: Callable[..., T], text: Message, *more: Any) -> T:
         """Read a text by `reader`; the tenant rests if that takes long, as a short one cannot."""
@@ -287,6 +303,8 @@ class Connection:
             if type(request) in TASKLESS:
                 return await self.handle_request(self, request) or {}
             await in_task()
+            if self.has_gone:
+                raise Draining("the connection has ended")
             async with self.long_answer() if isinstance(request, LONG_ANSWERS) else NO_CONTEXT:
                 return await self.handle_request(self, request) or {}
         finally:

@@ -18,6 +18,7 @@ from fairq.errors import FairqError, TooMany
 from fairq.model.tasks import Lease
 from fairq.server.net.connection import Connection, nothing
 from fairq.server.net.tenant_load import RETRY_MS
+from fairq.sockets import is_over
 from fairq.taskless import Taskless
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.turns import Gate, turn_time
@@ -112,6 +113,11 @@ class SocketConnection(Connection):
             await self.transport.wait_sent()
 
     @property
+    def has_gone(self) -> bool:
+        """True if the client has closed its end, though this server has not read so far."""
+        return is_over(self.transport.stream)
+
+    @property
     def is_broken(self) -> bool:
         """True if the connection ended without a close by either side."""
         websocket = self.transport.websocket
@@ -139,9 +145,11 @@ class SocketConnection(Connection):
                 return
             size = len(message)
             await self.wait_turn(size)
-            if self.closing:
+            now, late = turn_time(), self.session.last_received_at + TIMEOUT_S
+            # Late: this server has stood still, or `_write` would have ended it. Ids may be forgotten by now.
+            if self.closing or late < now > self.transport.progressed_at + TIMEOUT_S:
                 continue
-            request = self.read(self.session.receive, message, turn_time())
+            request = self.read(self.session.receive, message, now)
             del message  # a request holds its payloads
             if request is None:
                 if self.session.has_outgoing:
