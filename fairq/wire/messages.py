@@ -432,6 +432,7 @@ class Schedule(OfQueue, ScheduledOptions):
     zone: Annotated[str, ZONE] = ""
     every_ms: Annotated[int, EVERY] = 0
     misfire: Annotated[str, MISFIRE] = "skip"
+    task_name: Annotated[str, SHORT_NAME] = ""  # its own
     tenant: Annotated[str | None, TENANT] = None
 
 

@@ -28,7 +28,7 @@ def _target(
 def _task(request: wire.Schedule) -> NewTask:
     """Return the task of a schedule; its fires give it ids."""
     options = {name: getattr(request, name) for name in SCHEDULED}
-    task = NewTask(request.name, orjson.dumps(request.payload), name=request.name, **options)
+    task = NewTask(request.name, orjson.dumps(request.payload), name=request.task_name or request.name, **options)
     task.check()
     return task
 
