@@ -24,7 +24,7 @@ schedules = App(name="schedules", help="Create, list, pause, resume and remove r
 
 _COLUMNS = columns_of("tenant", "name", "fires", "zone", "misfire", "next", "last", "is_paused")
 _NOT_LISTED = (*SCHEDULED, "task_name", "payload")
-Tenant = Annotated[str | None, Parameter(help="Tenant of the schedule; for operator tokens only.")]
+Tenant = Annotated[str | None, Parameter(help="Tenant of the schedule; for tokens of operators and producers only.")]
 
 
 def _at(ms: int, zone: str) -> str:

@@ -48,7 +48,7 @@ class ScheduleRequests(Requests):
         what becomes of fires when the service was down: `skip` them, or make up for all of them `once`. A task's
         `start_at` is the time of its fire; options that say another one are refused, and so is a batch. With a
         `dedupe_key` a fire makes no task while that of an earlier one is not done. Its tasks are named as it is, unless
-        `name` says otherwise. `tenant`: whose, for operators; so in the other calls.
+        `name` says otherwise. `tenant`: whose, for operators and producers; so in the other calls.
 
         Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
         """

@@ -268,6 +268,7 @@ RULES = [
     Rule({"dead_letter"}, "id", ("ada/none", "ada/ready"), "not_found", (OPERATOR,)),
 
     Rule({"schedules", "set_schedule_paused"}, "name", ("none",), "not_found"),
+    Rule(ON_SCHEDULES, "tenant", (None,), roles=(PRODUCER,)),
     Rule({"schedule"}, "payload", ("x" * (MAX_INLINE_BYTES - 1),), "too_large"),
     Rule({"schedule"}, "cron", (*CRONS, Together(every_ms=1000))),
     Rule({"schedule"}, "zone", (*ZONES, Together(cron="", every_ms=1000, zone="UTC"))),
