@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 schedules = App(name="schedules", help="Create, list, pause, resume and remove recurring tasks.")
 
 _COLUMNS = columns_of("tenant", "name", "fires", "zone", "misfire", "next", "last", "is_paused")
-_NOT_LISTED = (*SCHEDULED, "payload")
-Tenant = Annotated[str | None, Parameter(help="Tenant of the schedule; for operator tokens only.")]
+_NOT_LISTED = (*SCHEDULED, "task_name", "payload")
+Tenant = Annotated[str | None, Parameter(help="Tenant of the schedule; for tokens of operators and producers only.")]
 
 
 def _at(ms: int, zone: str) -> str:
@@ -41,6 +41,7 @@ def create(
     zone: str | None = None,
     every: Span | None = None,
     misfire: Literal["skip", "once"] = "skip",
+    task_name: str | None = None,
     flags: TaskFlags | None = None,
     tenant: Tenant = None,
     json: Json = False,
@@ -67,6 +68,8 @@ def create(
         Time between two fires, as 90, 5m or 1d, instead of --cron.
     misfire
         Fires missed while the service was down: skip them all, or fire once for all of them.
+    task_name
+        Name of its tasks, for the handler of this name (default: the schedule's).
     """
     value = read_payload(payload)
     if cron is None and every is None:
@@ -75,7 +78,7 @@ def create(
         raise BadRequest("give --cron or --every, not both", field="cron")
 
     async def work(client: Client) -> list[datetime]:
-        options = asdict(flags or TaskFlags())
+        options = asdict(flags or TaskFlags()) | {"name": task_name}
         return await client.schedule(
             queue, name, value, cron=cron, zone=zone, every=every, misfire=misfire, tenant=tenant, **options
         )

@@ -206,15 +206,19 @@ class Client(ScheduleRequests):
         on_complete: Any = None,
         on_success: Any = None,
         on_death: Any = None,
+        on_complete_name: str = "",
+        on_success_name: str = "",
+        on_death_name: str = "",
         events: bool = False,
         timeout: float | None = None,
     ) -> Batch:
         """Open a batch, of which at most `max_running` tasks run at once (0: any number).
 
         `on_complete`, `on_success` and `on_death` are payloads of tasks that are enqueued once: when it is complete,
-        when all its tasks were done, and when the first of them is dead. With an `id` of yours a repeated call opens no
-        second one. `events`: the feed tells when it is complete; each of its tasks asks for itself. `tenant`: whose,
-        for producers; the batch's id is then its full one.
+        when all its tasks were done, and when the first of them is dead. Each may have a name, of up to 64 bytes, as
+        its handler has: `on_complete_name` and so on. With an `id` of yours a repeated call opens no second one.
+        `events`: the feed tells when it is complete; each of its tasks asks for itself. `tenant`: whose, for producers;
+        the batch's id is then its full one.
         """
         id = check_batch_id(later.bodies.new_id() if id is None else id)
         if tenant is not None:
@@ -223,6 +227,10 @@ class Client(ScheduleRequests):
         body = named(queue) | {"id": id, "max_running": later.batches.RUNNING.check(max_running, "max_running")}
         texts = {name: later.bodies.encode_payload(it) for name, it in callbacks.items() if it is not None}
         body |= {name: later.bodies.Fragment(text) for name, text in texts.items()}
+        names = {"on_complete": on_complete_name, "on_success": on_success_name, "on_death": on_death_name}
+        given = {f"{event}_name": name for event, name in names.items()}
+        later.batches.check_callback_names(callbacks | given)
+        body |= {field: name for field, name in given.items() if name}
         if check_flag(events, "events"):
             body["events"] = True
         await self.request("open_batch", body, timeout=timeout)

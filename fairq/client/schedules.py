@@ -15,7 +15,7 @@ from fairq.model.texts import moment_of
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from fairq.model.option_tables import Seconds, UnnamedTaskOptions
+    from fairq.model.option_tables import Seconds, TaskOptions
     from fairq.model.schedules import ScheduleState
 
 
@@ -31,7 +31,7 @@ class ScheduleRequests(Requests):
     async def schedule(
         self,
         queue: str,
-        name: str,
+        schedule: str,
         payload: Any,
         *,
         cron: str | None = None,
@@ -40,15 +40,15 @@ class ScheduleRequests(Requests):
         misfire: str = "skip",
         tenant: str | None = None,
         timeout: float | None = None,
-        **options: Unpack[UnnamedTaskOptions],
+        **options: Unpack[TaskOptions],
     ) -> list[datetime]:
         """Enqueue a task again and again, or change how; returns the next three fires. The same again changes nothing.
 
         `cron`: five fields, read in the time zone (`Europe/Copenhagen`; None: UTC), or `every`: seconds. `misfire`:
         what becomes of fires when the service was down: `skip` them, or make up for all of them `once`. A task's
         `start_at` is the time of its fire; options that say another one are refused, and so is a batch. With a
-        `dedupe_key` a fire makes no task while that of an earlier one is not done. `tenant`: whose, for
-        operators; so in the other calls.
+        `dedupe_key` a fire makes no task while that of an earlier one is not done. Its tasks are named as it is, unless
+        `name` says otherwise. `tenant`: whose, for operators and producers; so in the other calls.
 
         Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
         """
@@ -57,7 +57,8 @@ class ScheduleRequests(Requests):
         if options.get("dedupe_payload"):
             asked["dedupe_key"] = later.options.hash_payload(text)
         when = {"cron": cron or "", "zone": zone or "", "every_ms": later.options.interval_ms(every)}
-        body = _body(queue, name, tenant) | {"payload": later.bodies.Fragment(text), "misfire": misfire} | when | asked
+        body = _body(queue, schedule, tenant) | when | asked
+        body |= {"payload": later.bodies.Fragment(text), "misfire": misfire}
         fires_at_ms = (await self.request("schedule", body, timeout=timeout))["fires_at_ms"]
         return [moment_of(ms) for ms in fires_at_ms]
 

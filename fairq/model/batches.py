@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 from attrs import frozen
 
+from fairq.errors import BadRequest
 from fairq.model.rules import one_of, whole
+from fairq.model.tasks import printable
 
 BatchStage = Literal["open", "closed", "complete"]
 STAGES: tuple[str, ...] = get_args(BatchStage)
 STAGE = one_of(*STAGES)
+CALLBACKS = ("on_complete", "on_success", "on_death")
 MAX_CALLBACK_BYTES = 65_535
+CALLBACK_NAME = printable(64)
 MAX_RUNNING = 1_000_000  # on tasks running at once, of a batch or a tenant
 RUNNING = whole(0, MAX_RUNNING)
+
+
+def check_callback_names(given: Mapping[str, Any]) -> list[str]:
+    """Return the names of a batch's callback tasks, in the order of CALLBACKS. Raises: BadRequest."""
+    names = []
+    for event in CALLBACKS:
+        field = f"{event}_name"
+        names.append(CALLBACK_NAME.check(given.get(field, ""), field))
+        if names[-1] and given.get(event) is None:
+            raise BadRequest(f"{field} needs {event}, the payload of the task", field=field)
+    return names
 
 
 @frozen

@@ -12,8 +12,8 @@ Seconds = float | timedelta
 Moment = datetime | float
 
 
-class UnnamedTaskOptions(TypedDict, total=False):
-    """Options of a task but for its name; None is as good as absent."""
+class TaskOptions(TypedDict, total=False):
+    """Options of a task; None is as good as absent."""
 
     delay: Annotated[Seconds | None, "time until it may start, in seconds or as a timedelta (0)"]
     start_at: Annotated[Moment | None, "or when it may start: an aware datetime, or seconds since the epoch (now)"]
@@ -49,10 +49,6 @@ class UnnamedTaskOptions(TypedDict, total=False):
     events: Annotated[bool, "what becomes of it is told in its tenant's feed, `Client.events` (False)"]
     batch: Annotated[str | None, "the id of an open batch of this queue (none)"]
     group: Annotated[str | None, "a name; groups of one tenant and priority take turns (that of its batch, if any)"]
-
-
-class TaskOptions(UnnamedTaskOptions, total=False):
-    """Options of `enqueue`."""
 
     name: Annotated[str | None, "what kind of task it is, which its worker is told (none; of a schedule: its name)"]
 

@@ -15,7 +15,7 @@ from fairq.errors import BadRequest
 from fairq.model.cancelling import WaitingFilter
 from fairq.model.checks import check_tenant, full_id
 from fairq.model.dead_letters import DeadFilter
-from fairq.model.option_tables import DeadLetterFilter, Seconds, TaskOptions, UnnamedTaskOptions
+from fairq.model.option_tables import DeadLetterFilter, Seconds, TaskOptions
 from fairq.model.rules import MOMENT, SOME_MOMENT, SOME_SPAN, SPAN, Rule, check_fields
 from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
 from fairq.model.tasks import OPTIONS, NewTask
@@ -70,7 +70,7 @@ def full_ids(ids: Sequence[str], tenant: str | Sequence[str]) -> list[str]:
     return [full_id(known[each], id) for each, id in zip(tenants, ids, strict=True)]
 
 
-def pack_options(options: TaskOptions | UnnamedTaskOptions) -> tuple[Any, ...]:
+def pack_options(options: TaskOptions) -> tuple[Any, ...]:
     """Check options and put them into the order of NewTask's fields. Raises: BadRequest; TypeError for unknown ones."""
     if unknown := options.keys() - TaskOptions.__annotations__.keys():
         raise TypeError(f"enqueue has no option {min(unknown)!r}")
@@ -123,13 +123,14 @@ def interval_ms(every: Seconds | None) -> int:
     return ms
 
 
-def scheduled_options(options: UnnamedTaskOptions) -> dict[str, Any]:
+def scheduled_options(options: TaskOptions) -> dict[str, Any]:
     """Check what the tasks of a schedule ask for; returns fields of its frame. Raises: BadRequest; TypeError."""
     for name in ("delay", "start_at", "expires_at", "batch", "replace"):
         if options.get(name) is not None:
             raise BadRequest(f"the tasks of a schedule have no {name}", field=name)
     asked = dict(zip(OPTIONS, pack_options(options), strict=True))
-    return {name: asked[name] for name in SCHEDULED}
+    named = {"task_name": asked["name"]} if asked["name"] else {}
+    return {name: asked[name] for name in SCHEDULED} | named
 
 
 def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:

@@ -47,7 +47,8 @@ class Timing(NamedTuple):
 class ScheduleState(ScheduledOptions):
     """A schedule of a tenant; `next_at_ms` counts unless it is paused.
 
-    The options of its tasks, and their payload, are told of one that is asked for by name.
+    The options of its tasks (`task_name`: unless they are named as it is), and their payload, are told of one that is
+    asked for by name.
     """
 
     tenant: str
@@ -59,6 +60,7 @@ class ScheduleState(ScheduledOptions):
     is_paused: bool = False
     next_at_ms: int = 0
     last_fired_at_ms: int = 0
+    task_name: str = ""
     payload: Any = None
 
     @property

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from fairq.errors import BadRequest, FairqError, TooLarge
-from fairq.model.batches import RUNNING
+from fairq.model.batches import CALLBACK_NAME, RUNNING
 from fairq.model.checks import MAX_TRACEBACK_BYTES, MAX_WEIGHT, MIN_WEIGHT, matching, owner_of
 from fairq.model.cron import check_timing
 from fairq.model.history import LAST_BUCKET
@@ -238,7 +238,10 @@ _OWN: dict[str, dict[str, Check]] = {
         "dedupe_key": DEDUPE_KEY.check, "replace": whole(0, 0).check, "priority": _TASKS["priority"].check,
         **{name: _TASKS[f"{name}_ms"].check for name in _SPANS},
     },
-    "BATCH": {"state": whole(0, 2).check, "max_running": RUNNING.check},
+    "BATCH": {
+        "state": whole(0, 2).check, "max_running": RUNNING.check,
+        **{f"{event}_name": CALLBACK_NAME.check for event in ("complete", "success", "death")},
+    },
     "SCHEDULE": {"misfire": FLAG},
     "HOURS": {"is_open": FLAG, "text": _opening_hours},
     "WEBHOOK": {"fan_out": FLAG, "name": SHORT_NAME.check, "url": URL.check, "secrets": _secrets},

@@ -153,7 +153,8 @@ def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
         return state
     task = _unpack_template(templates[0])
     asked = {name: getattr(task, name) for name in SCHEDULED}
-    return evolve(state, **asked, payload=orjson.Fragment(task.payload))
+    task_name = "" if task.name == state.name else task.name
+    return evolve(state, **asked, task_name=task_name, payload=orjson.Fragment(task.payload))
 
 
 def unpack_opening_hours(tenant: bytes, revision: bytes) -> OpeningHours:

@@ -53,15 +53,16 @@ class Store(TaskCalls, QueueCalls):
         id: str,
         max_running: int,
         callbacks: Sequence[bytes],
+        names: Sequence[str] = ("", "", ""),
         *,
         events: bool = False,
         maker: str | None = None,
     ) -> bool:
-        """Open a batch; callbacks are payloads for complete, success and death, or empty. False if it exists.
+        """Open a batch; callbacks are payloads for complete, success and death, or empty, as names. False if it exists.
 
         `maker`: who makes the queue if it does not exist (None: the tenant).
         """
-        args: tuple[str | bytes | int, ...] = (id, max_running, *callbacks, int(events))
+        args: tuple[str | bytes | int, ...] = (id, max_running, *callbacks, int(events), *names)
         maker = tenant if maker is None else maker
         return bool(await self._put("open_batch", queue, tenant, *args, maker=maker) == b"ok")
 

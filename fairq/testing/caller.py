@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 from attrs import asdict, define
 
 from fairq.errors import BadRequest, FairqError, Forbidden, NotFound, NotYet, TooLarge
-from fairq.model.batches import MAX_CALLBACK_BYTES, BatchState
+from fairq.model.batches import CALLBACKS, MAX_CALLBACK_BYTES, BatchState, check_callback_names
 from fairq.model.checks import (
     DEFAULT_PAYLOAD_BYTES,
     MAX_BATCH,
@@ -30,7 +30,6 @@ from fairq.testing.running import Memory, owned
 from fairq.wire.calls import Call
 
 Body = Mapping[str, Any]
-_CALLBACKS = ("complete", "success", "death")
 
 
 @define(eq=False)
@@ -162,13 +161,14 @@ class MemoryCaller:
         return asdict(queue.events(self.tenant, after, count))
 
     async def _open_batch(self, queue: MemoryQueue, body: Body) -> Body:
-        id, now, callbacks = self._full(body["id"], check_batch_id), self.memory.now(), dict[str, bytes]()
-        for event in _CALLBACKS:
-            if f"on_{event}" in body:
-                callbacks[event] = payload = orjson.dumps(body[f"on_{event}"])
+        id, now, callbacks = self._full(body["id"], check_batch_id), self.memory.now(), dict[str, NewTask]()
+        for field, name in zip(CALLBACKS, check_callback_names(body), strict=True):
+            if field in body:
+                event, payload = field.removeprefix("on_"), orjson.dumps(body[field])
+                callbacks[event] = NewTask(f"{id}-{event}-{now}", payload, name=name)
                 if len(payload) > MAX_CALLBACK_BYTES:
-                    message = f"on_{event} has {len(payload)} bytes; the limit is {MAX_CALLBACK_BYTES}"
-                    raise TooLarge(message, field=f"on_{event}")
+                    message = f"{field} has {len(payload)} bytes; the limit is {MAX_CALLBACK_BYTES}"
+                    raise TooLarge(message, field=field)
         events, max_running = body.get("events", False), body["max_running"]
         return {"outcome": queue.open_batch(now, id, owner_of(id), max_running, callbacks, has_events=events)}
 

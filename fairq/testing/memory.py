@@ -111,15 +111,14 @@ class MemoryQueue:
             self.model.given.pop(task.id, None)
 
     def open_batch(
-        self, now: int, id: str, tenant: str, max_running: int, callbacks: dict[str, bytes], *, has_events: bool
+        self, now: int, id: str, tenant: str, max_running: int, callbacks: dict[str, NewTask], *, has_events: bool
     ) -> str:
-        """Open a batch, unless it is known; `callbacks` are payloads by `complete`, `success` and `death`."""
-        sizes = {event: len(payload) for event, payload in callbacks.items()}
-        (outcome,) = _accepted([self.model.open_batch(now, tenant, id, max_running, sizes, int(has_events))])
+        """Open a batch, unless it is known; `callbacks` are tasks by `complete`, `success` and `death`."""
+        sizes = {event: len(task.payload) for event, task in callbacks.items()}
+        names = {event: task.name for event, task in callbacks.items()}
+        (outcome,) = _accepted([self.model.open_batch(now, tenant, id, max_running, sizes, names, int(has_events))])
         if outcome == "ok":
-            for event, payload in callbacks.items():
-                task = NewTask(f"{id}-{event}-{now}", payload)
-                self.model.given[task.id] = task
+            self.model.given |= {task.id: task for task in callbacks.values()}
         return outcome
 
     def cancel_batch(self, now: int, id: str) -> tuple[str, list[Record]]:

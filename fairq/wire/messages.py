@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from fairq.model import attempts, queues, tokens
 from fairq.model.audit import PLACE, TOKEN, VERB
-from fairq.model.batches import RUNNING, STAGE
+from fairq.model.batches import CALLBACK_NAME, RUNNING, STAGE
 from fairq.model.cron import CRON, ZONE
 from fairq.model.dead_letters import REASON, SEARCH
 from fairq.model.events import EVENT_ID
@@ -136,13 +136,16 @@ class WaitTasks(OfQueue):
 
 @frozen
 class OpenBatch(OfQueue):
-    """Open a batch; callbacks are payloads of tasks to enqueue on completion, success or death."""
+    """Open a batch; callbacks are payloads (and names) of tasks to enqueue on completion, success or death."""
 
     id: Annotated[str, NEW_BATCH]
     max_running: Annotated[int, RUNNING] = 0
     on_complete: Any = None
     on_success: Any = None
     on_death: Any = None
+    on_complete_name: Annotated[str, CALLBACK_NAME] = ""
+    on_success_name: Annotated[str, CALLBACK_NAME] = ""
+    on_death_name: Annotated[str, CALLBACK_NAME] = ""
     events: bool = False
 
 
@@ -429,6 +432,7 @@ class Schedule(OfQueue, ScheduledOptions):
     zone: Annotated[str, ZONE] = ""
     every_ms: Annotated[int, EVERY] = 0
     misfire: Annotated[str, MISFIRE] = "skip"
+    task_name: Annotated[str, SHORT_NAME] = ""  # its own
     tenant: Annotated[str | None, TENANT] = None
 
 

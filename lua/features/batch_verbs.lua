@@ -4,11 +4,13 @@
 
 local MAX_RUNNING = 1000000
 local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at most `-complete`, `-`, and 16 digits
+local CALLBACK_NAME_BYTES = 64  -- all that later versions add to a batch has 255 bytes
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
 --   argv  3 tenant  4 id (1..229 bytes)  5 max_running (0: no limit)  then payloads of callback tasks, each may be
 --         empty: 6 when it is complete  7 when it is and all its tasks were done  8 when the first is dead  9 1 to tell
---         its tenant's feed when it is complete, else 0
+--         its tenant's feed when it is complete, else 0  10, 11, 12 the callback tasks' names, each may be empty; all
+--         three may be left out
 --   out   "ok" | "duplicate" (there is such a batch: unchanged). Refused with `quota_exceeded` where the tenant would
 --         keep too much.
 function writes.open_batch(keys, args)
@@ -17,11 +19,13 @@ function writes.open_batch(keys, args)
   check_id(args[4], BATCH_ID_BYTES)
   for i = 6, 8 do
     if #args[i] > 65535 then refuse('too_large', 'payload') end
+    local name = args[i + 4] or ''
+    if #name > CALLBACK_NAME_BYTES or name:find('%c') then refuse('bad_request', 'name') end
   end
   if batches.find(call, args[4]) then return 'duplicate' end
   local batch = BATCH.new{max_running = max_running, created_at = call.now, state = OPENED, tenant = args[3],
     on_complete = #args[6], on_success = #args[7], on_death = #args[8], events = args[9] == '1' and 1 or 0,
-    reserves = 1}
+    complete_name = args[10], success_name = args[11], death_name = args[12], reserves = 1}
   arrivals.add_bytes(call, args[3], batches.bytes_of(args[4], batch))
   call.batches[args[4]] = batch
   for i, event in ipairs(CALLBACKS) do

@@ -29,7 +29,7 @@ local function call_back(call, id, batch, event)
     return
   end
   local new, terms = arrivals.new(batch.tenant), arrivals.read_options(call, '')
-  terms.stored_bytes = size
+  terms.stored_bytes, terms.name = size, batch[event .. '_name']
   arrivals.admit(call, new, task, '', terms)
   arrivals.store(call, new)
 end

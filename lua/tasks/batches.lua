@@ -30,7 +30,8 @@ function batches.bytes_of(id, batch)
   for _, event in ipairs(CALLBACKS) do
     local size = batch['on_' .. event]
     if size > 0 and batch.reserves == 1 then
-      bytes = bytes + accounts.bytes_of(batches.callback_id(id, batch, event), HEADER.size + #batch.tenant + size)
+      local length = HEADER.size + #batch.tenant + #batch[event .. '_name'] + size
+      bytes = bytes + accounts.bytes_of(batches.callback_id(id, batch, event), length)
     else
       bytes = bytes + size
     end

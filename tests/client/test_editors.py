@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 import pytest
 
 import fairq
-from fairq.model.option_tables import DeadLetterFilter, Moment, Seconds, TaskOptions, UnnamedTaskOptions
+from fairq.model.option_tables import DeadLetterFilter, Moment, Seconds, TaskOptions
 
 pytestmark = pytest.mark.deep("guides")
 
@@ -117,7 +117,7 @@ CALLS = {n: line for n, line in enumerate(PROGRAM.splitlines()) if line.endswith
 
 
 def options_of(call: str) -> Iterator[tuple[str, Any]]:
-    table = DeadLetterFilter if "dead." in call else UnnamedTaskOptions if "schedule" in call else TaskOptions
+    table = DeadLetterFilter if "dead." in call else TaskOptions
     yield from get_type_hints(table).items()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -61,6 +62,39 @@ async def test_a_token_bounds_tenants_and_queues(served: Served) -> None:
             await client.wait_task("emails", other.id, 5)
         with pytest.raises(Forbidden):
             await client.open_batch("emails", tenant="zoo")
+
+
+async def test_a_token_bounds_the_schedules_of_tenants(served: Served) -> None:
+    id, token = make_token(Role.PRODUCER)
+    async with open_operator(url_of(served), token=OPERATOR) as operator:
+        await operator.create_token(TokenRecord(id, "producer", hash_token(token), "acme*", ["emails"]))
+        await operator.schedule("emails", "daily", 1, every=60, tenant="zoo")
+        async with fairq.open_client(url_of(served), token=token) as client:
+            for n in range(2):  # the second changes nothing
+                assert len(await client.schedule("emails", "daily", {"n": n // 2}, every=60, tenant="acme-1")) == 3
+            assert await client.pause_schedule("emails", "daily", tenant="acme-1") is False
+            assert await client.resume_schedule("emails", "daily", tenant="acme-1") is True
+            assert (await client.read_schedule("emails", "daily", tenant="acme-1")).payload == {"n": 0}
+            assert [(s.tenant, s.name) for s in await client.schedules("emails", tenant="acme-1")] == [
+                ("acme-1", "daily")
+            ]
+            calls: list[tuple[Callable[..., Awaitable[Any]], tuple[Any, ...]]] = [
+                (partial(client.schedule, every=60), ("daily", 1)), (client.unschedule, ("daily",)),
+                (client.pause_schedule, ("daily",)), (client.resume_schedule, ("daily",)),
+                (client.read_schedule, ("daily",)), (client.schedules, ()),
+            ]  # fmt: skip
+            for call, args in calls:
+                with raises_for("tenant", Forbidden):
+                    await call("emails", *args, tenant="zoo")
+                with raises_for("tenant", BadRequest):
+                    await call("emails", *args)
+                with raises_for("queue", Forbidden):
+                    await call("images", *args, tenant="acme-1")
+            assert await client.unschedule("emails", "daily", tenant="acme-1") is True
+        assert [(s.tenant, s.name) for s in await operator.schedules("emails")] == [("zoo", "daily")]
+        noted = [(c.verb, c.role, c.tenant) for c in (await operator.audit(by_tenants=True)).changes]
+    changed = ("unschedule", "set_schedule_paused", "set_schedule_paused", "schedule")
+    assert noted == [(verb, "producer", "acme-1") for verb in changed]
 
 
 async def test_a_tenant_that_is_no_text_is_refused_by_name(shop: fairq.Client) -> None:

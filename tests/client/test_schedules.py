@@ -34,6 +34,7 @@ async def test_schedules_are_read_listed_paused_resumed_and_removed(served: Serv
             "result_ttl": 9,
             "retry_base": 1.5,
             "retry_cap": 7200,
+            "name": "Tick" if name == "b" else None,
         }
         await ada.schedule("reports", name, [name], every=3600, misfire="once", **asked)
     assert await ada.pause_schedule("reports", "a") is False
@@ -44,6 +45,7 @@ async def test_schedules_are_read_listed_paused_resumed_and_removed(served: Serv
     assert (one.priority, one.dedupe_key, one.dedupe_period_ms, one.result_ttl_ms) == (0, "k", 2500, 9000)
     assert (one.retry_base_ms, one.retry_cap_ms) == (1500, 7_200_000)
     assert one.payload == ["b"]
+    assert [(await ada.read_schedule("reports", name)).task_name for name in "ab"] == ["", "Tick"]
     assert await ada.resume_schedule("reports", "a") is True
     async with fairq.open_client(url_of(served), token=OPERATOR) as operator:
         assert [s.name for s in await operator.schedules("reports", tenant="ada")] == ["a", "b"]
@@ -86,6 +88,7 @@ async def test_a_mistake_is_told_before_anything_is_sent() -> None:
         ({"every": 1e9}, BadRequest, "every"),
         ({"every": 1, "priority": 100}, BadRequest, "priority"),
         ({"every": 1, "dedupe_period": 5}, BadRequest, "dedupe_period"),
+        ({"every": 1, "options": {"name": "a\nb"}}, BadRequest, "name"),
         ({"every": 1, "delay": 5}, BadRequest, "delay"),
         ({"every": 1, "start_at": 5}, BadRequest, "start_at"),
         ({"every": 1, "expires_at": 5}, BadRequest, "expires_at"),
@@ -97,4 +100,5 @@ async def test_a_mistake_is_told_before_anything_is_sent() -> None:
             call = {"queue": "reports", "name": "n", "payload": 1, **given}
             async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
                 with raises_for(field, error):
-                    await client.schedule(call.pop("queue"), call.pop("name"), call.pop("payload"), **call)
+                    options = call.pop("options", {})
+                    await client.schedule(call.pop("queue"), call.pop("name"), call.pop("payload"), **call, **options)

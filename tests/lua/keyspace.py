@@ -413,7 +413,9 @@ class Keyspace:
                 sizes = {event: getattr(batch, f"on_{event}") for event in ("complete", "success", "death")}
                 batches[id] = BATCH_BYTES if batch.reserves else sum(sizes.values())
                 callbacks |= {  # as the tasks that they will be
-                    f"{id}-{event}-{batch.created_at:.0f}": FORMATS["HEADER"].size + len(tenant) + size
+                    f"{id}-{event}-{batch.created_at:.0f}": FORMATS["HEADER"].size
+                    + len(tenant + getattr(batch, f"{event}_name"))
+                    + size
                     for event, size in sizes.items()
                     if size and batch.reserves
                 }

@@ -280,9 +280,10 @@ class QueueMachine(RuleBasedStateMachine):
         """Open a batch; a name may come again when it has been forgotten."""
         events = [event for i, event in enumerate(("complete", "success", "death")) if called & 1 << i]
         callbacks, told = [e if e in events else "" for e in EVENTS], called // 8
-        (outcome,) = words(self.attempt("open_batch", tenant, name, max_running, *callbacks, told))
+        names = {event: f"named-{event}" if max_running else "" for event in EVENTS}
+        (outcome,) = words(self.attempt("open_batch", tenant, name, max_running, *callbacks, told, *names.values()))
         sizes = {event: len(event) for event in events}
-        self.same(outcome, self.model.open_batch(self.now, tenant, name, max_running, sizes, told))
+        self.same(outcome, self.model.open_batch(self.now, tenant, name, max_running, sizes, names, told))
 
     @rule(verb=st.sampled_from(["close_batch", "close_batch", "cancel_batch"]), name=st.sampled_from(BATCHES))
     def end_batch(self, verb: str, name: str) -> None:

@@ -151,6 +151,11 @@ REFUSED: dict[str, Rows] = {
         "bad_request max_running": [
             ("ada", "new", most, "", "", "") for most in (-1, 1.5, 1_000_001, "nan", "", "many")
         ],
+        "bad_request name": [
+            ("ada", "new", 0, "1", "1", "1", 0, *((name if n == at else "") for n in range(3)))
+            for at in range(3)
+            for name in ("a\nb", "x" * 65)
+        ],
         "too_large payload": [
             ("ada", "new", 0, *(("x" * 65_536 if n == at else "") for n in range(3))) for at in range(3)
         ],

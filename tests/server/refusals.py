@@ -14,7 +14,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from fairq.model import rules
-from fairq.model.batches import MAX_CALLBACK_BYTES
+from fairq.model.batches import CALLBACKS, MAX_CALLBACK_BYTES
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_BATCH, MAX_INLINE_BYTES, MAX_SPAN_MS
 from fairq.model.history import MAX_NAMED
 from fairq.model.limits import LIMIT_RANGES
@@ -257,6 +257,7 @@ RULES = [
     Rule(BATCHES, "id", ("bob/open",), "not_found", (OPERATOR, PRODUCER)),
     *(Rule({"open_batch"}, f"on_{name}", ("x" * (MAX_CALLBACK_BYTES - 1),), "too_large")
       for name in ("complete", "success", "death")),
+    *(Rule({"open_batch"}, f"{on}_name", ("alarm",)) for on in CALLBACKS),  # it names no task
 
     Rule({"cancel_all"}, "cursor", ("yesterday", "1 0 0 0", "-1 0 0 0 ", "1 0.5 0 0 ")),
     Rule({"drop_tenant"}, "tenant", ("ada",), "not_empty"),
@@ -267,6 +268,7 @@ RULES = [
     Rule({"dead_letter"}, "id", ("ada/none", "ada/ready"), "not_found", (OPERATOR,)),
 
     Rule({"schedules", "set_schedule_paused"}, "name", ("none",), "not_found"),
+    Rule(ON_SCHEDULES, "tenant", (None,), roles=(PRODUCER,)),
     Rule({"schedule"}, "payload", ("x" * (MAX_INLINE_BYTES - 1),), "too_large"),
     Rule({"schedule"}, "cron", (*CRONS, Together(every_ms=1000))),
     Rule({"schedule"}, "zone", (*ZONES, Together(cron="", every_ms=1000, zone="UTC"))),

@@ -84,6 +84,7 @@ async def test_only_operators_make_queues_where_no_tenant_may(server_store: str)
             (ada, "open_batch", {"id": "b", "max_running": 0}),
             (ada, "schedule", {"name": "s", "payload": 1, "every_ms": 60_000}),
             (producer, "open_batch", {"id": "bob/b", "max_running": 0}),
+            (producer, "schedule", {"tenant": "bob", "name": "s", "payload": 1, "every_ms": 60_000}),
         ]
         for client, verb, body in wrong:
             registry.offered_at = -math.inf

@@ -81,6 +81,29 @@ async def test_a_tenants_slow_requests_leave_the_others_their_places(
         assert await shop.ask("enqueue", queue="q", tasks=[task("a", tenant="slow")]) == {"outcomes": ["ok"]}
 
 
+async def test_a_tenants_slow_schedules_leave_the_others_their_places(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, answer = served.app.store.schedules, trio.Event()
+
+    async def slow(queue: str, tenant: str = "", name: str = "", **page: Any) -> Any:
+        if tenant == "slow":
+            await answer.wait()
+        return await read(queue, tenant, name, **page)
+
+    monkeypatch.setattr(type(served.app.store), "schedules", staticmethod(slow))
+    row = {"queue": "q", "name": "s", "payload": 1, "every_ms": 60_000}
+    async with raw(served, PRODUCER) as shop:
+        for ref in range(MAX_TENANT_REQUESTS_HERE):
+            await shop.send("schedule", ref=1000 + ref, tenant="slow", **row)
+        with pytest.raises(Refused, match=r"^too_many .*tenant slow"):
+            await shop.ask("schedule", tenant="slow", **row)
+        assert (await shop.ask("schedule", tenant="quick", **row))["outcome"] == "created"
+        answer.set()
+        for _ in range(MAX_TENANT_REQUESTS_HERE):
+            assert (await shop.receive())["type"] == "reply"
+
+
 async def test_a_tenant_waits_for_its_own_places_only(served: Served) -> None:
     async with raw(served, PRODUCER) as shop:
         ids = [f"flood/t-{n}" for n in range(MAX_TENANT_WAITING)]

@@ -73,10 +73,10 @@ async def test_a_fire_makes_no_task_while_that_of_an_earlier_one_runs(
     served: Served, worker: Raw, ada: Raw, store_clock: StoreClock
 ) -> None:
     await worker.attach("q", credit=10)
-    (first, *_) = (await ada.ask("schedule", **EVERY, dedupe_key="every"))["fires_at_ms"]
+    (first, *_) = (await ada.ask("schedule", **EVERY, dedupe_key="every", task_name="tick"))["fires_at_ms"]
     store_clock.move(first, served)
     (task,) = await worker.pushed()
-    assert task["start_at_ms"] == first
+    assert (task["start_at_ms"], task["name"]) == (first, "tick")
     for later in (first + 1000, first + 2000):
         store_clock.move(later, served)
         await has_moved_on(ada, "every", later)

@@ -122,6 +122,7 @@ BEYOND = {  # places whose rules a schema cannot state: grammars, bytes, and wha
     *("tasks", "tasks.payload", "payload", "name", "group"),
     *("dedupe_key", "dedupe_period_ms", "tasks.name", "tasks.group", "tasks.dedupe_key"),
     *("tasks.dedupe_period_ms", "tasks.replace", "on_complete", "on_success", "on_death"),
+    *("on_complete_name", "on_success_name", "on_death_name", "task_name"),
     *("prefetch", "tasks.id", "tasks.batch"),  # of the ids, those that only workers give
 }
 

@@ -78,9 +78,11 @@ class Mill:
 
     def __init__(self) -> None:
         self.ran: list[Any] = []
+        self.names: dict[Any, str] = {}
 
     async def __call__(self, task: fairq.Task) -> Any:
         self.ran.append(task.payload)
+        self.names[task.payload] = task.name
         if task.payload == "reject":
             raise fairq.Reject("bad address")
         if task.payload == "again" and task.attempt == 1:
@@ -235,7 +237,9 @@ async def test_a_batch_from_its_opening_to_its_end(api: Api, grounds: Grounds) -
 async def test_a_batch_with_a_dead_task_succeeds_never(api: Api, grounds: Grounds) -> None:
     mill = Mill()
     async with grounds(api, handler_of(mill)) as ground:
-        batch = await ground.ada.open_batch("emails", on_complete="c", on_success="s", on_death="d", events=True)
+        callbacks = {"on_complete": "c", "on_success": "s", "on_death": "d"}
+        names = {"on_complete_name": "sum", "on_success_name": "cheer", "on_death_name": "alarm é"}
+        batch = await ground.ada.open_batch("emails", **callbacks, **names, events=True)
         await batch.add_many(["1", "reject", "reject"])
         await batch.close()
         await ground.drain()
@@ -244,6 +248,7 @@ async def test_a_batch_with_a_dead_task_succeeds_never(api: Api, grounds: Ground
         assert (event.event, event.batch, event.task, event.attempt) == ("batch_completed", batch.id, "", 0)
         assert (event.done, event.dead, event.cancelled, event.expired) == (1, 2, 0, 0)
     assert sorted(mill.ran) == ["1", "c", "d", "reject", "reject"]
+    assert mill.names == {"1": "", "reject": "", "c": "sum", "d": "alarm é"}
 
 
 @on_all
@@ -289,6 +294,8 @@ async def test_batches_are_named_listed_and_missed(api: Api, grounds: Grounds) -
         large = {"on_death": "x" * 65_535}
         assert await error_of(ground.ada.open_batch("emails", **large)) == (TooLarge, "on_death")
         assert await error_of(ground.ada.open_batch("emails", id="a b")) == (BadRequest, "id")
+        for named in ({"on_death": 1, "on_death_name": "x" * 65}, {"on_death_name": "alarm"}):
+            assert await error_of(ground.ada.open_batch("emails", **named)) == (BadRequest, "on_death_name")
 
 
 @on_all

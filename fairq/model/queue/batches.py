@@ -18,8 +18,8 @@ class Batching(Records):
         id = b.callback_id(name, event)
         if b.callbacks.get(event) and id not in self.records:
             t = self.touch(b.tenant)
-            size = b.callbacks[event]
-            self.add_record(id, Task(t, 0, 0, self.settings["max_attempts"], size=size, is_apart=True))
+            size, name = b.callbacks[event], b.names.get(event, "")
+            self.add_record(id, Task(t, 0, 0, self.settings["max_attempts"], size=size, is_apart=True, name=name))
             self.put_ready(t, id)
             self.counts["enqueued"] += 1
 
@@ -58,13 +58,20 @@ class Batching(Records):
         self.touch(b.tenant).bytes += b.bytes(name) - before
 
     def open_batch(
-        self, now: float, tenant: str, name: str, max_running: int, callbacks: dict[str, int], events: int = 0
+        self,
+        now: float,
+        tenant: str,
+        name: str,
+        max_running: int,
+        callbacks: dict[str, int],
+        names: dict[str, str],
+        events: int = 0,
     ) -> str:
         """Open a batch."""
         now = self.open(now)
         if name in self.batches:
             return "duplicate"
-        new = Batch(tenant, max_running, now, dict(callbacks), events)
+        new = Batch(tenant, max_running, now, dict(callbacks), names, events)
         if self.is_one_too_many(tenant) or self.keeps_too_much(tenant, new.bytes(name)):
             return f"FAIRQ quota_exceeded {'max_tenants' if self.is_one_too_many(tenant) else 'stored_bytes'}"
         self.touch(tenant).bytes += new.bytes(name)

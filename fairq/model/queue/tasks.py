@@ -89,6 +89,7 @@ class Batch:
     max_running: int
     created_at: float
     callbacks: dict[str, int]  # of each, how long its payload is
+    names: dict[str, str]  # of these
     events: int = 0
     state: BatchStage = "open"
     completed_at: float = 0
@@ -105,9 +106,12 @@ class Batch:
 
     def bytes(self, id: str) -> int:
         """Return the bytes that it counts for its tenant, with those of callback tasks that may still come."""
-        length = HEADER_BYTES + len(self.tenant)
-        to_come = {self.callback_id(id, event): size for event, size in self.callbacks.items() if size}
-        return bytes_of(id, BATCH_BYTES) + sum(bytes_of(task, length + size) for task, size in to_come.items())
+        to_come = {self.callback_id(id, event): self.length(event) for event, size in self.callbacks.items() if size}
+        return bytes_of(id, BATCH_BYTES) + sum(bytes_of(task, length) for task, length in to_come.items())
+
+    def length(self, event: str) -> int:
+        """Return how long the record of a callback task is, with its payload."""
+        return HEADER_BYTES + len(self.tenant + self.names.get(event, "")) + self.callbacks[event]
 
     def callback_id(self, id: str, event: str) -> str:
         """Return the id of a callback task."""

@@ -10,6 +10,8 @@ from attrs import define, field
 
 from fairq.errors import TooMany
 from fairq.model.checks import owner_of
+from fairq.model.rates import Rates
+from fairq.server.net.admission import CHANGES_BURST, CHANGES_PER_S
 from fairq.wire.messages import Enqueue
 from fairq.wire.terms import MAX_TENANT_WAITING
 
@@ -22,7 +24,7 @@ def tenants_of(request: Any) -> frozenset[str]:
     if isinstance(request, Enqueue):
         return frozenset(owner_of(task.id) or request.tenant or "" for task in request.tasks)
     ids = getattr(request, "ids", None) or [getattr(request, "id", "")]
-    return frozenset(map(owner_of, ids))
+    return frozenset(map(owner_of, ids)) if ids != [""] else frozenset([getattr(request, "tenant", None) or ""])
 
 
 @define(eq=False)
@@ -31,6 +33,7 @@ class TenantLoad:
 
     requests: Counter[str] = field(factory=Counter)
     waits: Counter[str] = field(factory=Counter)
+    changes: Rates = field(factory=lambda: Rates(CHANGES_PER_S, CHANGES_BURST))  # that the audit notes
 
     def count(self, tenants: Iterable[str], more: int) -> None:
         """Add to the number of requests under way of each tenant."""

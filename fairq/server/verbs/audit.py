@@ -2,8 +2,9 @@
 
 So each leaves a trace: one whose server died meanwhile, could not reach the store any more, or was asked by an operator
 who has gone, is shown as begun, and after minutes as one whose outcome is unknown. A change that cannot be noted is not
-carried out. What tenants set is noted afterwards, if it was not refused, at a rate for each tenant: their audit serves
-to explain, and is no promise. Payloads, secrets and tokens are never noted: only the fields in TOLD are.
+carried out. What tenants and producers set is noted afterwards, if it was not refused and changed anything, at a rate
+for each tenant: their audit serves to explain, and is no promise. Payloads, secrets and tokens are never noted: only
+the fields in TOLD are.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ async def handle_noted(app: App, connection: Connection, request: Any, verb: Cal
     draft = _draft(connection, request)
     if connection.identity.role is not Role.OPERATOR:
         body = await verb(app, connection, request)
-        if connection.usage is None or connection.usage.changes.take_one(trio.current_time()):
+        if body.get("outcome") != "same" and _may_note(connection, draft.tenant):
             await _end(app, b"", draft, {"outcome": "ok", **_told_of(request, body)})
         return body
     try:
@@ -70,6 +71,12 @@ async def handle_noted(app: App, connection: Connection, request: Any, verb: Cal
         raise
     await _end(app, id, draft, {"outcome": "ok", **_told_of(request, body)})
     return body
+
+
+def _may_note(connection: Connection, tenant: str) -> bool:
+    now, usage, load = trio.current_time(), connection.usage, connection.tenant_load
+    rate = usage.changes if usage else load.changes.of(tenant, now) if load else None
+    return rate is None or rate.take_one(now)
 
 
 def _draft(connection: Connection, request: Any) -> Draft:

@@ -9,7 +9,7 @@ import orjson
 from attrs import asdict
 
 from fairq.errors import BadRequest, NotFound, TooLarge
-from fairq.model.batches import MAX_CALLBACK_BYTES, BatchPage, BatchState
+from fairq.model.batches import CALLBACKS, MAX_CALLBACK_BYTES, BatchPage, BatchState, check_callback_names
 from fairq.model.checks import bare_id, owner_of
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
@@ -33,13 +33,14 @@ async def open_batch(app: App, connection: Connection, request: wire.OpenBatch) 
     """Open a batch."""
     queue, id = request.queue, full_id_of(connection, request.id)
     callbacks = []
-    for name in ("on_complete", "on_success", "on_death"):
+    names = check_callback_names(asdict(request, recurse=False))
+    for name in CALLBACKS:
         payload = getattr(request, name)
         callbacks.append(b"" if payload is None else orjson.dumps(payload))
         if len(callbacks[-1]) > MAX_CALLBACK_BYTES:
             raise TooLarge(f"{name} has {len(callbacks[-1])} bytes; the limit is {MAX_CALLBACK_BYTES}", field=name)
     is_new = await app.store.open_batch(
-        queue, owner_of(id), id, request.max_running, callbacks, events=request.events,
+        queue, owner_of(id), id, request.max_running, callbacks, names, events=request.events,
         maker=connection.identity.tenant or PRODUCER,
     )  # fmt: skip
     return {"outcome": "ok" if is_new else "duplicate"}

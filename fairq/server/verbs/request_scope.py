@@ -61,10 +61,15 @@ def tenant_of(connection: Connection, tenant: str | None) -> str:
 
 
 def own_tenant(connection: Connection, tenant: str | None) -> str:
-    """Return the token's tenant, or else the tenant that the operator must name. Raises: BadRequest."""
-    if found := connection.identity.tenant or tenant:
-        return found
-    raise BadRequest("tenant is missing: an operator names it", field="tenant")
+    """Return the token's tenant, or else the one that an operator or a producer must name.
+
+    Raises: BadRequest; Forbidden if a producer may not act for it.
+    """
+    if connection.identity.tenant:
+        return connection.identity.tenant
+    if tenant:
+        return connection.identity.check_tenant(tenant)
+    raise BadRequest("tenant is missing: operators and producers name it", field="tenant")
 
 
 def check_all_queues(connection: Connection) -> None:

@@ -13,8 +13,10 @@ from fairq.model.tasks import NewTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, own_tenant
+from fairq.store.registry import PRODUCER
 from fairq.store.store import Schedule
 from fairq.wire import messages as wire
+from fairq.wire.terms import Role
 
 _SHOWN = 3  # next fires that `schedule` returns
 
@@ -28,7 +30,7 @@ def _target(
 def _task(request: wire.Schedule) -> NewTask:
     """Return the task of a schedule; its fires give it ids."""
     options = {name: getattr(request, name) for name in SCHEDULED}
-    task = NewTask(request.name, orjson.dumps(request.payload), name=request.name, **options)
+    task = NewTask(request.name, orjson.dumps(request.payload), name=request.task_name or request.name, **options)
     task.check()
     return task
 
@@ -40,9 +42,10 @@ async def schedule(app: App, connection: Connection, request: wire.Schedule) -> 
     task = _task(request)
     now_ms, _ = await app.store.schedules(queue, tenant, name)
     next_at = await trio.to_thread.run_sync(next_fire, timing, now_ms, now_ms, limiter=app.searches)
+    maker = PRODUCER if connection.identity.role is Role.PRODUCER else connection.identity.tenant
     try:
         outcome, next_at = await app.store.schedule(
-            queue, tenant, name, timing, next_at, request.misfire, task, maker=connection.identity.tenant
+            queue, tenant, name, timing, next_at, request.misfire, task, maker=maker
         )
     except TooLarge as error:
         raise TooLarge(f"a tenant has at most {MAX_SCHEDULES} schedules in a queue", field=error.field) from None
@@ -79,8 +82,8 @@ def _none(queue: str, tenant: str, name: str) -> FairqError:
 
 async def schedules(app: App, connection: Connection, request: wire.Schedules) -> Body:
     """List schedules, the next to fire first; a named one comes with its task."""
-    queue = request.queue
-    if not connection.identity.tenant and request.tenant is None and request.name is None:
+    queue, role = request.queue, connection.identity.role
+    if role in (Role.OPERATOR, Role.VIEWER) and request.tenant is None and request.name is None:
         _, found = await app.store.schedules(queue, offset=request.offset, count=request.count)
         return {"schedules": [_row(one) for one in found]}
     tenant = own_tenant(connection, request.tenant)

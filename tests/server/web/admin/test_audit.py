@@ -37,7 +37,7 @@ UNTOLD = {
     "queue": "noted apart", "tenant": "noted apart", "hash": "of a token",
     "payload": "a payload", "secrets": "secrets", "cursor": "says where to go on", "dry_run": "true changes nothing",
     "group": "part of a payload's handling", "dedupe_key": "a tenant's own text",
-    "dedupe_period_ms": "an option of tasks", "expires_after_start_ms": "the same",
+    "dedupe_period_ms": "an option of tasks", "task_name": "the same", "expires_after_start_ms": "the same",
     "result_ttl_ms": "the same", "retry_base_ms": "the same", "retry_cap_ms": "the same",
 }  # fmt: skip
 
