@@ -107,12 +107,14 @@ def show(queue: str, id: str, *, json: Json = False, server: Server | None = Non
         print(printable(traceback))
 
 
-def _report(verb: str, changed: int, gone: int, json: bool) -> None:
+def _report(verb: str, changed: int, gone: int, batch_gone: int, json: bool) -> None:
     done = _DONE[verb]
     if json:
-        print_json({done: changed, "gone": gone})
-    else:
-        print(f"{done}: {changed:,}" + (f", gone already: {gone:,}" if gone else ""))
+        print_json({done: changed, "gone": gone} | ({"batch_gone": batch_gone} if batch_gone else {}))
+        return
+    print(f"{done}: {changed:,}" + (f", gone already: {gone:,}" if gone else ""))
+    if batch_gone:
+        print(f"{batch_gone:,} of them count for no batch: theirs is gone, and calls back no more")
 
 
 def _on_named(verb: str, queue: str, ids: tuple[str, ...], json: bool, server: Server | None) -> None:
@@ -124,28 +126,28 @@ def _on_named(verb: str, queue: str, ids: tuple[str, ...], json: bool, server: S
 
     outcomes = run_with(server, work)
     missing = [id for id, outcome in zip(ids, outcomes, strict=True) if outcome == "gone"]
-    _report(verb, len(ids) - len(missing), len(missing), json)
+    _report(verb, len(ids) - len(missing), len(missing), outcomes.count("batch_gone"), json)
     if missing:
         raise NotFound(f"not dead letters of {queue}: {' '.join(missing)}", field="ids")
 
 
 def _on_all(verb: str, queue: str, sweep: Callable[[DeadLetters], Sweeps], json: bool, server: Server | None) -> None:
     """Apply a verb to all dead letters that match; prints how many were changed, also when interrupted."""
-    changed = gone = 0
+    changed = gone = batch_gone = 0
 
     async def work(client: Client) -> None:
-        nonlocal changed, gone
+        nonlocal changed, gone, batch_gone
         with meter(f"{verb} {queue}") as show_bar:
             async with aclosing(sweep(client.dead_letters(queue))) as steps:
                 async for step in steps:
-                    changed, gone = step.changed, step.gone
+                    changed, gone, batch_gone = step.changed, step.gone, step.batch_gone
                     done, total = changed + gone, changed + gone + step.left
                     show_bar(f"{done:,} of {total:,}", done, total)
 
     try:
         run_with(server, work)
     finally:
-        _report(verb, changed, gone, json)
+        _report(verb, changed, gone, batch_gone, json)
 
 
 @dead.command

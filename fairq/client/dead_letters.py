@@ -84,7 +84,10 @@ class DeadLetters:
         return later.bodies.structure(reply["dead_letter"], later.dead_letters.DeadLetter)
 
     async def replay(self, ids: Sequence[str]) -> list[Outcome]:
-        """Give dead letters a fresh set of attempts, at the end of their owners' own lists: `ok` or `gone` for each."""
+        """Give dead letters a fresh set of attempts, at the end of their owners' own lists.
+
+        For each: `ok`; `batch_gone`: likewise, but its batch is no longer known, so it counts for none; or `gone`.
+        """
         return await self._change("replay", ids)
 
     async def purge(self, ids: Sequence[str]) -> list[Outcome]:
@@ -117,12 +120,14 @@ class DeadLetters:
         async with aclosing(self.pages(brief=True, **which)) as pages:
             async for page in pages:
                 ids = [letter.id for letter in page.letters]
-                done = sweep(done.changed, done.gone, len(ids) + page.left)
+                done = sweep(done.changed, done.gone, len(ids) + page.left, done.batch_gone)
                 yield done
                 for start in range(0, len(ids), step):
                     some = ids[start : start + step]
                     await self._client._caller.sleep_until(next_at)
                     next_at = self._client._caller.now() + len(some) / rate
-                    changed = (await self._change(verb, some)).count("ok")
-                    done = sweep(done.changed + changed, done.gone + len(some) - changed, done.left - len(some))
+                    outcomes = await self._change(verb, some)
+                    gone, batch_gone = outcomes.count("gone"), done.batch_gone + outcomes.count("batch_gone")
+                    changed = done.changed + len(some) - gone
+                    done = sweep(changed, done.gone + gone, done.left - len(some), batch_gone)
                     yield done

@@ -63,8 +63,12 @@ class DeadPage:
 
 @frozen
 class Sweep:
-    """How far a sweep has come. `gone`: others, or a try without an answer, were faster; `left`: to look at."""
+    """How far a sweep has come. `gone`: others, or a try without an answer, were faster; `left`: to look at.
+
+    `batch_gone`: of those that were replayed, how many count for no batch, since theirs is no longer known.
+    """
 
     changed: int
     gone: int
     left: int
+    batch_gone: int = 0

@@ -41,7 +41,7 @@ MAX_PROGRESS_CHARS = 200
 NO_ROOM = "stored_bytes"  # the limit for which a result was dropped
 MAX_LINKS, MAX_LINKS_BYTES = 16, 1 << 20  # of one acknowledgement; the bytes of their payloads
 Action = Literal["ack", "nack", "reject", "release", "reap", "lose", "lose_alone", "extend", "take"]
-Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled", "quota_exceeded"]
+Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled", "quota_exceeded", "batch_gone"]
 ACTIONS: tuple[Action, ...] = ("ack", "nack", "reject", "release", "extend")  # all others are the server's
 
 

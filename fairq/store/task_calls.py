@@ -281,7 +281,7 @@ class TaskCalls(Calls):
         return dead_letter(row) if row else None
 
     async def replay(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
-        """Give up to 500 dead letters a fresh set of attempts: `ok` or `gone`."""
+        """Give up to 500 dead letters a fresh set of attempts: `ok`, `gone`, or `batch_gone` (as `ok`)."""
         return [outcome.decode() for outcome in await self._call_in_parts("replay", queue, ids)]
 
     async def purge(self, queue: str, ids: Sequence[str]) -> list[Outcome]:

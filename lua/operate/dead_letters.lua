@@ -28,7 +28,8 @@ end
 
 -- replay(keys, argv): give dead letters a fresh set of attempts, at the end of their tenants' lists.
 --   argv  ids (at most 500)
---   out   per id "ok" | "gone" (not a dead letter, or one whose task is lost: that goes)
+--   out   per id "ok" | "batch_gone" (the same, but its batch is no longer known) | "gone" (not a dead letter, or one
+--         whose task is lost: that goes)
 function writes.replay(keys, args)
   local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
@@ -45,8 +46,9 @@ function writes.replay(keys, args)
         expires_at = header.expires_at > call.now and header.expires_at or 0})
     end
     reopen(call, id, record, header)
-    batches.count_revived(call, id, died.reason)
+    local is_counted = batches.count_revived(call, id, died.reason)
     places.put_ready(call, account, {id})
+    return is_counted and 'ok' or 'batch_gone'
   end)
 end
 

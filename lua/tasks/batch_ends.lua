@@ -36,10 +36,24 @@ end
 
 -- Deletes the payload of a callback that is not to come any more, unless it is that of the task which has its id.
 local function drop_payload(call, id, batch, event)
+  if batch['on_' .. event] == 0 then return end
   local task = batches.callback_id(id, batch, event)
   if not records.is_large(redis.call('HGET', call.prefix .. 'tasks', task)) then
     redis.call('HDEL', call.prefix .. 'payloads', task)
   end
+end
+
+-- These callbacks of a batch have been, or will not be any more.
+local function end_callbacks(call, id, batch, events)
+  for _, event in ipairs(events) do drop_payload(call, id, batch, event) end
+  batches.free_callbacks(call, id, batch, events)
+end
+
+-- A batch is forgotten, with the callbacks that have not been.
+function batch_ends.forget(call, id, batch)
+  end_callbacks(call, id, batch, CALLBACKS)
+  accounts.add_bytes(call, accounts.named(call, batch.tenant), -batches.bytes_of(id, batch))
+  call.batches[id] = nil
 end
 
 local function complete(call, id, batch)
@@ -52,10 +66,8 @@ local function complete(call, id, batch)
   end
   call_back(call, id, batch, 'complete')
   if batch.done == batch.total then call_back(call, id, batch, 'success') end
-  for _, event in ipairs(CALLBACKS) do
-    if batch['on_' .. event] > 0 then drop_payload(call, id, batch, event) end
-  end
-  batches.free_callbacks(call, id, batch, CALLBACKS)
+  local may_succeed = batch.dead > 0 and batch.cancelled == 0  -- its dead letters may be replayed
+  end_callbacks(call, id, batch, may_succeed and {'complete', 'death'} or CALLBACKS)
 end
 
 -- Brings the batches of changed tasks up to date: slots for pending tasks, completion, callbacks. Before `close`.
@@ -72,8 +84,7 @@ function batch_ends.finish(call)
       refill(call, id, batch)
       if batch.dead > 0 and batch.on_death > 0 then
         call_back(call, id, batch, 'death')
-        drop_payload(call, id, batch, 'death')
-        batches.free_callbacks(call, id, batch, {'death'})
+        end_callbacks(call, id, batch, {'death'})
       end
       if batch.state == CLOSED and batch.done + batch.dead + batch.cancelled == batch.total then
         complete(call, id, batch)

@@ -3,8 +3,9 @@
 -- Batches: one request of many tasks, perhaps with a limit on how many of them run at once.
 --
 -- A batch is open (tasks are added), closed (no more are), or complete: closed, and all its tasks have ended. It
--- becomes complete once, inside the call that ends its last task; what it then has to say (a notice, callback tasks) is
--- part of that call. Tasks that are replayed later are no longer its own.
+-- becomes complete inside the call that ends its last task; what it then has to say (a notice, callback tasks) is in
+-- that call. A dead letter that is replayed later makes it closed again, until that task has ended too. Each callback
+-- task comes once: that of success may still come while a complete batch is known, and its dead letters are.
 --
 -- Where there is a limit, a task needs a *batch slot* to become ready, and keeps it while it is leased. Without one it
 -- is pending, in `pending:<batch>` by priority and then in order. A task that ends, or is put off, gives its slot back,
@@ -120,11 +121,19 @@ function batches.add_member(call, batch, id)
   redis.call('ZADD', members_key(call, id), batch.sequence, id)
 end
 
--- A dead letter of an unfinished batch, which died for this reason, is to run once more.
+-- A dead letter, which died for this reason, is to run once more. False if its batch is no longer known: then it counts
+-- for none.
 function batches.count_revived(call, id, reason)
-  local batch = batches.of_task(call, id)
-  if not batch then return end
+  local asked = task_options.of(call, id)
+  if asked.batch == '' then return true end
+  local batch = batches.find(call, asked.batch)
+  if not batch or batch.created_at ~= asked.opened_at then return false end
+  if batch.state == COMPLETE then
+    batch.state, batch.completed_at = CLOSED, 0
+    redis.call('ZREM', call.prefix .. 'completed', asked.batch)
+  end
   batch.dead = batch.dead - 1
   if reason == EXPIRED then batch.expired = batch.expired - 1 end
   batches.add_member(call, batch, id)
+  return true
 end

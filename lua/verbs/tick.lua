@@ -126,12 +126,7 @@ end
 local function trim_batches(call, limit)
   local last = call.sure - BATCH_KEEP_MS
   local ids = redis.call('ZRANGE', call.prefix .. 'completed', '-inf', last, 'BYSCORE', 'LIMIT', 0, limit)
-  for _, id in ipairs(ids) do
-    local batch = batches.find(call, id)
-    local account = accounts.touch_named(call, batch.tenant)
-    accounts.add_bytes(call, account, -batches.bytes_of(id, batch))
-    call.batches[id] = nil
-  end
+  for _, id in ipairs(ids) do batch_ends.forget(call, id, batches.find(call, id)) end
   redis.call('HDEL', call.prefix .. 'batches', unpack(ids))
   redis.call('ZREM', call.prefix .. 'completed', unpack(ids))
 end

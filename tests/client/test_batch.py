@@ -12,8 +12,10 @@ import trio
 import fairq
 from fairq.errors import BadRequest, NotFound, NotYet
 from fairq.model.batches import BatchState
-from fairq.model.tasks import NewTask
+from fairq.model.dead_letters import Sweep
+from fairq.model.tasks import NewTask, Settlement
 from fairq.server.run import Served
+from fairq.store.keys import queue_prefix
 from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of
 from tests.store.waiting import wait_until
 
@@ -162,3 +164,39 @@ async def test_a_batch_whose_end_is_told_into_a_connection_that_breaks_is_asked_
         await wait_until(lambda: waiting_at(served) == 0)
         proxy.cut()
         proxy.release()
+
+
+async def test_a_dead_task_that_is_replayed_counts_at_each_server(
+    served: Served, server_store: str, ada: fairq.Client
+) -> None:
+    batch = await ada.open_batch("emails", on_success="all")
+    await batch.add(1, max_attempts=1, id="a")
+    await batch.close()
+    async with raw(served, WORKER) as worker:
+        await worker.attach("emails")
+        (pushed,) = await worker.pushed()
+        assert await worker.settle("emails", "reject", pushed) == ["ok"]
+    assert (await batch.wait()).dead == 1
+    letters = ada.dead_letters("emails")
+    async with running(server_store) as other:
+        assert await letters.replay(["a"]) == ["ok"]
+        assert counts(await batch.state()) == (1, 1, 0, 0, 0, 0)
+        await end_task(other)
+        assert counts(await batch.wait()) == (1, 0, 0, 1, 0, 0)
+        async with raw(other, WORKER) as worker:
+            await worker.attach("emails")
+            (pushed,) = await worker.pushed()
+            assert pushed["payload"] == "all"
+
+
+async def test_a_replay_says_that_its_batch_is_gone(served: Served, ada: fairq.Client) -> None:
+    batch = await ada.open_batch("emails")
+    await batch.add_many([1, 2], ids=["a", "b"])
+    await batch.close()
+    store = served.app.store
+    for lease in (await store.claim("emails", "w", 2)).leases:
+        await store.settle("emails", [Settlement("reject", lease.id, lease.lease)])
+    await store.connection.call("DEL", queue_prefix("emails") + ":batches")
+    letters = ada.dead_letters("emails")
+    assert await letters.replay(["a", "c"]) == ["batch_gone", "gone"]
+    assert [sweep async for sweep in letters.replay_all()][-1] == Sweep(1, 0, 0, batch_gone=1)

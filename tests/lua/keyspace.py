@@ -257,7 +257,7 @@ class Keyspace:
             f"{id}-{event}-{b.created_at:.0f}"
             for id, b in self.batches.items()
             for event in ("complete", "success", "death")
-            if b.state != COMPLETE and getattr(b, f"on_{event}")
+            if getattr(b, f"on_{event}")
         }
         assert self.payloads.keys() - callbacks <= large <= self.payloads.keys()
         assert callbacks - self.records.keys() - self.marks.keys() <= self.payloads.keys()

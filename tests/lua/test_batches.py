@@ -6,8 +6,10 @@ import pytest
 
 from fairq.model.queue.limits import BATCH_BYTES, bytes_of
 
-from .calls import LEASE_MS, START, Listener, Queue
+from .calls import LEASE_MS, START, Listener, Queue, words
 from .keyspace import Keyspace
+
+DAY = 86_400_000
 
 
 def test_a_task_that_takes_the_id_of_a_callback_is_the_only_one(queue: Queue) -> None:
@@ -97,3 +99,80 @@ def test_no_task_of_a_batch_that_is_being_cancelled_is_given_a_place(queue: Queu
     progress = queue.batch("b")
     assert progress
     assert (progress.state, progress.cancelled) == ("complete", 600)
+
+
+def dead_in_batch(queue: Queue, complete: str = "", success: str = "", death: str = "") -> tuple[int, int]:
+    """Complete a batch with one task that is done and two that are dead; returns its counts."""
+    queue.open_batch("b", max_running=1, complete=complete, success=success, death=death)
+    queue.enqueue("ada", "good", "bad1", "bad2", batch="b")
+    queue.call("close_batch", "b")
+    for how in ("ack", "reject", "reject"):
+        end_next(queue, how)
+    return counts(queue)
+
+
+def end_next(queue: Queue, how: str) -> None:
+    """End the next task of the batch, after callbacks of it, which are acknowledged."""
+    while (leases := queue.claim()) and leases[0].id.startswith("b-"):
+        queue.end("ack", leases[0])
+    for lease in leases:
+        queue.end(how, lease)
+
+
+def counts(queue: Queue) -> tuple[int, int]:
+    progress = queue.batch("b")
+    assert progress
+    assert progress.running == 0
+    assert (progress.state == "complete") == (progress.done + progress.dead + progress.cancelled == progress.total)
+    return progress.done, progress.dead
+
+
+def succeeded(queue: Queue) -> bool:
+    return queue.state(f"b-success-{START}") != "unknown"
+
+
+def test_a_batch_succeeds_once_when_its_last_dead_task_was_replayed(queue: Queue) -> None:
+    assert dead_in_batch(queue, complete="all", success="good", death="bad") == (1, 2)
+    assert words(queue.call("replay", "bad1")) == words(queue.call("replay", "bad2")) == ["ok"]
+    assert words(queue.call("replay", "bad2")) == ["gone"], "it waits already"
+    assert counts(queue) == (1, 0)
+    end_next(queue, "ack")
+    end_next(queue, "reject")
+    assert (counts(queue), succeeded(queue)) == ((2, 1), False)
+    queue.call("replay", "bad2")
+    end_next(queue, "ack")
+    assert (counts(queue), succeeded(queue)) == ((3, 0), True)
+    end_next(queue, "ack")
+    assert words(queue.call("replay", "bad1", "bad2")) == ["gone", "gone"]
+    assert queue.claim(10) == [], "each callback came once"
+    assert queue.queue_state()["enqueued"] == 3 + 3
+    queue.now += DAY - 1
+    assert queue.batch("b") is not None, "it is known for a day after it was complete again"
+    for _ in range(9):
+        queue.advance(1)
+        queue.tick()
+    assert queue.batch("b") is None
+    Keyspace(queue).check()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "purged", "forgotten"])
+def test_a_batch_does_not_succeed_without_a_task(queue: Queue, how: str) -> None:
+    assert dead_in_batch(queue, success="good") == (1, 2)
+    if how == "forgotten":
+        queue.now += DAY
+        queue.tick()
+        assert words(queue.call("replay", "bad1", "bad2", "none")) == ["batch_gone", "batch_gone", "gone"]
+    else:
+        assert words(queue.call("replay", "bad1")) == ["ok"]
+        queue.cancel("bad1") if how == "cancelled" else end_next(queue, "reject")
+        queue.call("purge", "bad1")
+        assert words(queue.call("replay", "bad2")) == ["ok"]
+        end_next(queue, "ack")
+        assert counts(queue) == (2, how == "purged")
+    assert not succeeded(queue)
+    for lease in queue.claim(10):
+        queue.end("ack", lease)
+    queue.now += DAY
+    queue.tick()
+    Keyspace(queue).check()
+    assert queue.tenant("ada").bytes == 0, "what was kept for the callback is free"

@@ -48,7 +48,8 @@ class Batching(Records):
                 self.call_back(name, "complete", now)
                 if b.done == b.total:
                     self.call_back(name, "success", now)
-                self.drop_callbacks(name, b, list(b.callbacks))
+                may_succeed = b.dead and not b.cancelled
+                self.drop_callbacks(name, b, [event for event in b.callbacks if event != "success" or not may_succeed])
 
     def drop_callbacks(self, name: str, b: Batch, events: list[str]) -> None:
         """Keep no room any more for callbacks that have been, or will not be."""

@@ -155,7 +155,7 @@ class Operating(Scheduling):
         now = self.open(now)
         outcomes = []
         for id in ids:
-            outcomes.append("ok" if id in self.dead else "gone")
+            outcomes.append("gone")
             if id in self.dead:
                 attempts, task, is_expired = self.dead[id].attempts, self.records[id], self.dead[id].reason == "expired"
                 t = self.forget_dead(id)
@@ -164,13 +164,23 @@ class Operating(Scheduling):
                 if task.expires_at > now:
                     self.expiring[id] = task.expires_at
                 task.expires_at = task.expires_at if task.expires_at > now else 0
-                if b := self.batch_of(id):
-                    b.dead, b.expired, b.sequence = b.dead - 1, b.expired - is_expired, b.sequence + 1
-                    b.members[id] = b.sequence
+                outcomes[-1] = self.revive(id, is_expired)
                 self.put_ready(t, id)
         self.finish_batches(now)
         self.close(now)
         return outcomes
+
+    def revive(self, id: str, is_expired: bool) -> str:
+        """Have a dead letter count for its batch again, which is not complete until then; returns the outcome."""
+        task = self.records[id]
+        b = self.batches.get(task.batch)
+        if not b or b.created_at != task.opened_at:
+            return "batch_gone" if task.batch else "ok"
+        if b.state == "complete":
+            b.state, b.completed_at = "closed", 0
+        b.dead, b.expired, b.sequence = b.dead - 1, b.expired - is_expired, b.sequence + 1
+        b.members[id] = b.sequence
+        return "ok"
 
     def purge(self, now: float, ids: list[str]) -> list[str]:
         """Delete dead letters."""

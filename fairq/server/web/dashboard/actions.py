@@ -89,7 +89,7 @@ def _plain(
         if "ids" in own:
             given["ids"] = [given.pop("id")]
         body = await view.ask(make_request(frame, given))
-        if (outcome := body.get("outcomes", ["ok"])[0]) != "ok":
+        if (outcome := body.get("outcomes", ["ok"])[0]) not in ("ok", "batch_gone"):
             return f"{named['id']}: {outcome}, nothing was changed"
         whom = _whom(*_named(form))
         return done.format(**named, Whom=whom[0].upper() + whom[1:])
@@ -212,7 +212,7 @@ def _of_letters(frame: Any, name: str, button: str, done: str, danger: bool) -> 
         queue, ids = one(form, "queue"), one(form, "ids").splitlines()
         if ids:
             outcomes = (await view.ask(frame(0, queue, ids[:_PAGE])))["outcomes"]
-            return f"{count(outcomes.count('ok'))} of {count(len(ids))} dead letters {done}"
+            return f"{count(len(outcomes) - outcomes.count('gone'))} of {count(len(ids))} dead letters {done}"
         which = {name: form.get(name, [""])[0] or None for name in FILTERS}  # as it was counted: with its spaces
         changed, left, until = 0, 1, trio.current_time() + WORK_S
         cursor: str | None = None
@@ -220,7 +220,8 @@ def _of_letters(frame: Any, name: str, button: str, done: str, danger: bool) -> 
             page = await view.ask(letters_of(queue, which, _PAGE, cursor))
             found = [letter["id"] for letter in page["dead"]]
             if found:
-                changed += (await view.ask(frame(0, queue, found)))["outcomes"].count("ok")
+                outcomes = (await view.ask(frame(0, queue, found)))["outcomes"]
+                changed += len(outcomes) - outcomes.count("gone")
             cursor, left = page["cursor"], page["left"] if page["cursor"] else 0
         more = f"; {count(left)} are left: do it again to go on" if left else ""
         return f"{count(changed)} dead letters {done}{more}"
