@@ -63,7 +63,7 @@ def data(most: int, least: int = 0) -> Callable[[Any, str], bytes]:
         try:
             found = read_text(value)
         except (ValueError, KeyError, TypeError):
-            raise BadRequest(f"{field} must be text, or base64 in an object", field=field) from None
+            raise BadRequest(f"{field} must be text, or base64 of other bytes in an object", field=field) from None
         if least <= len(found) <= most:
             return found
         kind = TooLarge if len(found) > most else BadRequest
