@@ -66,7 +66,10 @@ def tell_text(text: bytes) -> Any:
 def read_text(told: Any) -> bytes:
     """Read bytes that `tell_text` wrote. Raises: ValueError."""
     if isinstance(told, dict):
-        return base64.b64decode(told["base64"], validate=True)
+        found = base64.b64decode(told["base64"], validate=True)
+        if tell_text(found) != told:  # one text, one spelling: lines are compared as they stand
+            raise ValueError("a text is invalid")
+        return found
     if not isinstance(told, str):
         raise ValueError("a text is invalid")
     return told.encode()

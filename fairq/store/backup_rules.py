@@ -45,10 +45,10 @@ _TASKS = rules_of(NewTask)
 
 
 def finite(value: Any, field: str) -> float:
-    """Check a number of any size."""
-    if type(value) in (int, float) and math.isfinite(value):
+    """Check a number of any size; a whole one is kept exactly, or not at all."""
+    if type(value) in (int, float) and math.isfinite(value) and float(value) == value:
         return float(value)
-    raise BadRequest(f"{field} must be a number, not {value!r:.80}", field=field)
+    raise BadRequest(f"{field} must be a number of eight bytes, not {value!r:.80}", field=field)
 
 
 def moment_or_never(value: Any, field: str) -> object:
@@ -63,7 +63,7 @@ def data(most: int, least: int = 0) -> Callable[[Any, str], bytes]:
         try:
             found = read_text(value)
         except (ValueError, KeyError, TypeError):
-            raise BadRequest(f"{field} must be text, or base64 in an object", field=field) from None
+            raise BadRequest(f"{field} must be text, or base64 of other bytes in an object", field=field) from None
         if least <= len(found) <= most:
             return found
         kind = TooLarge if len(found) > most else BadRequest

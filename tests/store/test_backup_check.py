@@ -87,6 +87,7 @@ BAD: list[tuple[str, str, Any]] = [  # kind, field (dots between levels), value
     ("state", "settings.lease_ms", 99), ("state", "settings.max_attempts", "3"), ("state", "settings.share", "time"),
     ("state", "stage", 2), ("state", "enqueued", -1), ("state", "now", "x"), ("state", "done", 0.5),
     ("state", "last_lease", 1 << 53), ("state", "classes", "abc"), ("state", "blocked", 32),
+    ("state", "more", {"base64": "AA=="}), ("state", "clock", (1 << 53) + 1),
     ("limits", "limits.max_running", -2), ("limits", "limits.rate", "1"), ("limits", "id", "a b"),
     ("limits", "limits", []),
     ("opening_hours", "text", "w1"), ("opening_hours", "text", ""), ("opening_hours", "is_open", 2),
