@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from fairq.cli.ending import ending
 from fairq.cli.log_writer import open_log
 from fairq.cli.options import Token, Url, need_token
 from fairq.cli.output import configure_logging
@@ -95,7 +96,7 @@ def worker(
         handlers import it, else asyncio).
     grace
         Seconds that running tasks have to finish at a stop.
-        A second signal ends the worker at once, or after 5 s if a handler does not end.
+        A second signal ends the worker at once. Handlers that do not end then are left after 5 s, with exit code 1.
     processes
         Processes to run, each a whole worker with --concurrency slots, and --name with a number.
         A process that ends is restarted, unless it was drained or its burst is over.
@@ -141,7 +142,9 @@ def worker(
         chosen = loop or choose_loop(handlers)
         began = monotonic()
         try:
-            run_in(chosen, partial(work_until_stopped, found, grace, burst, tell_started if number else None))
+            with ending(found, writer.close) as end:
+                on_start = tell_started if number else None
+                run_in(chosen, partial(work_until_stopped, found, end, grace, burst, on_start))
         except (Unauthorized, Forbidden, Superseded) as error:
             if not number:
                 raise
