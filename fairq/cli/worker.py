@@ -7,7 +7,6 @@ import sys
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from traceback import print_exception
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -15,7 +14,7 @@ from cyclopts import Parameter
 from fairq.cli.ending import ending
 from fairq.cli.log_writer import open_log
 from fairq.cli.options import Token, Url, need_token
-from fairq.cli.output import configure_logging
+from fairq.cli.output import configure_logging, in_line
 from fairq.cli.supervisor import (
     REFUSED,
     Supervisor,
@@ -30,6 +29,9 @@ from fairq.cli.working import run_in, work_until_stopped
 from fairq.client.loops import Loop, choose_loop
 from fairq.client.tracebacks import frames_of_hook
 from fairq.errors import FairqError, Forbidden, SettingsError, Superseded, Unauthorized
+from fairq.log import Log
+
+log = Log("fairq.worker")
 
 
 def load_app(path: str) -> Any:
@@ -148,12 +150,12 @@ def worker(
         except (Unauthorized, Forbidden, Superseded) as error:
             if not number:
                 raise
-            print(f"fairq: {error.message}", file=writer)
+            print(f"fairq: {in_line(error.message)}", file=writer)
             return REFUSED
         except Exception as error:
             if isinstance(error, FairqError) or (frames := frames_of_hook(error.__traceback__)) is None:
                 raise
-            print_exception(type(error), error, frames, file=writer)
+            log.error("the worker cannot start: a function of on_startup failed", exc_info=error.with_traceback(frames))
             return 1
         if number:
             tell_ended(found.ended)
