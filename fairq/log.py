@@ -2,10 +2,14 @@
 
 A line is an event and its fields. They stand in the message, `task failed task=a1 queue=emails`, and as `fairq` in the
 record, a dict, for formatters that write JSON.
+
+The log of `fairq worker` is the command's own: `write_by` has the lines written there, past `logging`. So no app that
+configures `logging`, or disables loggers, silences them, and none doubles them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +17,15 @@ if TYPE_CHECKING:
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40  # as in logging, which is imported with the first line
 _STACK_LEVEL = 3  # the caller's line, not ours
+
+Write = Callable[[str, int, dict[str, Any], BaseException | None], None]
+_write: Write | None = None
+
+
+def write_by(write: Write | None) -> None:
+    """Have all lines written by a function of the logger's name, the level, the fields and an exception."""
+    global _write
+    _write = write
 
 
 def shown(value: object) -> str:
@@ -51,6 +64,9 @@ class Log:
         self._log(ERROR, event, fields, exc_info)
 
     def _log(self, level: int, event: str, fields: dict[str, Any], exc_info: BaseException | None = None) -> None:
+        if _write is not None:
+            _write(self._name, level, {"event": event, **fields}, exc_info)
+            return
         logger = self._logger or self._open()
         if logger.isEnabledFor(level):
             text = event + "".join(f" {name}=%s" for name in fields)

@@ -69,7 +69,7 @@ IMPORTS = {
     "docs": "webhook testing fairq",
     "demo": "errors model scopes store client",
     "cli": (
-        "errors model wire groups scopes tokens store server/settings server/net server/fleet server/run client "
+        "errors model wire groups log scopes tokens store server/settings server/net server/fleet server/run client "
         "webhook demo"
     ),
     "django": "errors model log client sync cli",

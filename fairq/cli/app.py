@@ -124,6 +124,8 @@ def run(argv: Sequence[str]) -> int:
             error = SettingsError("this command needs the server's parts: pip install 'fairq[server]'")
         if not isinstance(error, FairqError):
             raise
-        print(f"fairq: {error.message}", file=sys.stderr)
+        from fairq.cli.output import in_line
+
+        print(f"fairq: {in_line(error.message)}", file=sys.stderr)
         return 2 if isinstance(error, SettingsError | BadRequest | TooLarge) else 1
     return result if isinstance(result, int) else 0

@@ -8,7 +8,7 @@ from attrs import asdict
 
 from fairq.cli.meter import say_ends
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json_line, printable
+from fairq.cli.output import in_line, print_json_line
 from fairq.model.checks import MAX_BATCH
 from fairq.model.texts import moment_of
 
@@ -68,4 +68,4 @@ def _print(event: Event, as_json: bool) -> None:
         attempt = f"attempt {event.attempt}" if event.attempt else ""
         detail = say_ends(event) if event.event == "batch_completed" else event.detail
         words = (str(event.id), at, event.event, event.task or event.batch, attempt, detail)
-        print(*(printable(word.replace("\n", "\\n")) for word in words if word), sep="  ", flush=True)
+        print(*(in_line(word) for word in words if word), sep="  ", flush=True)

@@ -6,12 +6,14 @@ import logging
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import orjson
 import structlog
 
+from fairq.log import write_by
 from fairq.model.texts import say_moment
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 160  # columns where the output is no terminal
 MAX_VALUE_CHARS = 20_000  # of a text in a log line
 _WORDS = {"credit": "slots", "held": "running", "leased": "running", "leased_at_ms": "started"}
+_OF_LINES = ("exception", "stack")  # in a line of the log
 _FRAME_LINES = 6  # of a table: its title, its heading, and a line below it
 
 
@@ -180,13 +183,21 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
+def in_line(text: str) -> str:
+    """Escape control characters, and line feeds too: no text can look like a line of its own."""
+    return printable(text).replace("\n", "\\n")
+
+
 def configure_logging(
     level: str, *, as_json: bool = False, to: LogWriter | None = None, loggers: Sequence[str] = ("fairq",)
 ) -> None:
-    """Send logs to standard error, as lines for people or as JSON: structlog's, and those of loggers of `logging`."""
+    """Send logs to standard error, as lines for people or as JSON.
+
+    These are the lines of structlog, of `fairq.log`, and of some loggers of `logging`; and what no handler takes.
+    """
     stream: Any = to or sys.stderr
     console = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
-    render: list[Any] = [structlog.processors.JSONRenderer()] if as_json else [_escape_values, console]
+    render: list[Any] = [structlog.processors.JSONRenderer()] if as_json else [_escape, console]
     common: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -211,6 +222,22 @@ def configure_logging(
         logger.handlers[:] = [handler]
         logger.setLevel(number)
         logger.propagate = False
+    last = logging.StreamHandler(stream)
+    last.setLevel(logging.WARNING)
+    last.setFormatter(handler.formatter)
+    logging.lastResort = last
+    write_by(partial(_write_record, handler, number))
+
+
+def _write_record(
+    handler: logging.Handler, least: int, name: str, level: int, fields: dict[str, Any], error: BaseException | None
+) -> None:
+    """Write a line of `fairq.log`, whatever an app has made of `logging`."""
+    if level >= least:
+        raised = (type(error), error, error.__traceback__) if error is not None else None
+        record = logging.LogRecord(name, level, "", 0, fields["event"], None, raised)
+        record.fairq = fields
+        handler.handle(record)
 
 
 def _cut_values(_: object, __: str, line: Any) -> Any:
@@ -222,9 +249,17 @@ def _cut_values(_: object, __: str, line: Any) -> Any:
     return line
 
 
-def _escape_values(_: object, __: str, line: Any) -> Any:
-    """Escape the control characters of texts; those that colour the line come later."""
-    return {name: printable(value) if isinstance(value, str) else value for name, value in line.items()}
+def _escape(_: object, __: str, line: Any) -> Any:
+    """Escape the control characters of all texts, and indent tracebacks; what colours the line comes later."""
+    return {in_line(str(name)): _escaped(name, value) for name, value in line.items()}
+
+
+def _escaped(name: str, value: Any) -> Any:
+    if isinstance(value, int | float | None):
+        return value
+    if name in _OF_LINES:
+        return "    " + printable(str(value)).replace("\n", "\n    ")
+    return in_line(value if isinstance(value, str) else repr(value))
 
 
 def _fields_of_record(_: object, __: str, line: Any) -> Any:

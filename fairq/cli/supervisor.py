@@ -23,15 +23,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-import structlog
 import trio
 from attrs import define, field
 
 from fairq.errors import SettingsError
+from fairq.log import Log
 from fairq.model.checks import MAX_WORKER_CHARS
 from fairq.scopes import background, open_plain_nursery
 
-log = structlog.get_logger("fairq.worker")
+log = Log("fairq.worker")
 
 CHILD = "FAIRQ_WORKER_CHILD"  # the variable that holds a child's number, from 1
 MAX_PROCESSES = 256

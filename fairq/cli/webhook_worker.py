@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fairq.cli.ending import ending
 from fairq.cli.log_writer import open_log
 from fairq.cli.options import Token, need_token
 from fairq.cli.output import configure_logging
@@ -104,6 +105,7 @@ def webhook_worker(
 
         async def main() -> None:
             async with open_service(asked) if url is None else open_worker(asked, url) as app:
-                await work_until_stopped(app, grace, burst)
+                with ending(app, writer.close) as end:
+                    await work_until_stopped(app, end, grace, burst)
 
         run_in("trio", main)

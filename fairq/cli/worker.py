@@ -7,14 +7,14 @@ import sys
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from traceback import print_exception
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from fairq.cli.ending import ending
 from fairq.cli.log_writer import open_log
 from fairq.cli.options import Token, Url, need_token
-from fairq.cli.output import configure_logging
+from fairq.cli.output import configure_logging, in_line
 from fairq.cli.supervisor import (
     REFUSED,
     Supervisor,
@@ -29,6 +29,9 @@ from fairq.cli.working import run_in, work_until_stopped
 from fairq.client.loops import Loop, choose_loop
 from fairq.client.tracebacks import frames_of_hook
 from fairq.errors import FairqError, Forbidden, SettingsError, Superseded, Unauthorized
+from fairq.log import Log
+
+log = Log("fairq.worker")
 
 
 def load_app(path: str) -> Any:
@@ -95,7 +98,7 @@ def worker(
         handlers import it, else asyncio).
     grace
         Seconds that running tasks have to finish at a stop.
-        A second signal ends the worker at once, or after 5 s if a handler does not end.
+        A second signal ends the worker at once. Handlers that do not end then are left after 5 s, with exit code 1.
     processes
         Processes to run, each a whole worker with --concurrency slots, and --name with a number.
         A process that ends is restarted, unless it was drained or its burst is over.
@@ -141,16 +144,18 @@ def worker(
         chosen = loop or choose_loop(handlers)
         began = monotonic()
         try:
-            run_in(chosen, partial(work_until_stopped, found, grace, burst, tell_started if number else None))
+            with ending(found, writer.close) as end:
+                on_start = tell_started if number else None
+                run_in(chosen, partial(work_until_stopped, found, end, grace, burst, on_start))
         except (Unauthorized, Forbidden, Superseded) as error:
             if not number:
                 raise
-            print(f"fairq: {error.message}", file=writer)
+            print(f"fairq: {in_line(error.message)}", file=writer)
             return REFUSED
         except Exception as error:
             if isinstance(error, FairqError) or (frames := frames_of_hook(error.__traceback__)) is None:
                 raise
-            print_exception(type(error), error, frames, file=writer)
+            log.error("the worker cannot start: a function of on_startup failed", exc_info=error.with_traceback(frames))
             return 1
         if number:
             tell_ended(found.ended)

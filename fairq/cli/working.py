@@ -13,21 +13,21 @@ from math import inf
 from typing import Protocol, TypeVar
 
 import anyio
-import structlog
 from anyio.abc import TaskStatus
 
+from fairq.cli import ending
 from fairq.client.loops import Loop
 from fairq.client.runtime import current_runtime
 from fairq.errors import FairqError
 from fairq.groups import ungrouped
+from fairq.log import Log
 
-log = structlog.get_logger("fairq.worker")
+log = Log("fairq.worker")
 
 T = TypeVar("T")
 
 _CANCELLED = "a handler has cancelled tasks of its worker; no signal came"
 _MAX_SIGNALS = 16  # that wait to be looked at
-KILL_S = 5.0  # after a second signal: some handlers swallow their cancellation
 
 
 def _may_be_ctrl_c() -> bool:
@@ -35,7 +35,7 @@ def _may_be_ctrl_c() -> bool:
     return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-class Works(Protocol):
+class Works(ending.Ends, Protocol):
     """A worker, or a service of several; `running`: how many tasks run."""
 
     @property
@@ -87,19 +87,19 @@ def _run_to_its_end(loop: asyncio.AbstractEventLoop, main: Callable[[], Awaitabl
 
 
 async def work_until_stopped(
-    app: Works, grace: float, burst: bool = False, on_start: Callable[[], None] | None = None
+    app: Works, end: ending.Ending, grace: float, burst: bool = False, on_start: Callable[[], None] | None = None
 ) -> None:
     """Run a worker until a stop signal; it then finishes its tasks, for at most `grace` seconds.
 
-    A second signal cancels it, and kills this process if it still runs after KILL_S. `on_start` is a supervisor's,
-    called when the worker has begun: then a second SIGTERM does nothing, for one may come from the supervisor and one
-    from the system; SIGINT cancels. Raises: FairqError if it was cancelled without a signal.
+    A second signal cancels it. `end` sees to it that this process ends. `on_start` is a supervisor's, called when the
+    worker has begun: then a second SIGTERM does nothing, for one may come from the supervisor and one from the system;
+    SIGINT cancels. Raises: FairqError if it was cancelled without a signal.
     """
     is_over = False
     with ungrouped():
         async with anyio.create_task_group() as group:
             more = {signal.SIGINT} if on_start else {signal.SIGINT, signal.SIGTERM}
-            await group.start(_watch_signals, app, grace, more, group.cancel_scope)
+            await group.start(_watch_signals, app, end, grace, more, group.cancel_scope)
 
             async def work(*, task_status: TaskStatus[None]) -> None:
                 nonlocal is_over
@@ -110,13 +110,17 @@ async def work_until_stopped(
             await group.start(work)
             if on_start:
                 on_start()
+    end.has_left = True
     if not is_over and group.cancel_scope.deadline == inf:  # no signal came
         raise FairqError(_CANCELLED)
 
 
 @contextmanager
-def _receiving(*numbers: signal.Signals) -> Iterator[AsyncIterable[int]]:
-    """Receive signals, also those that come while asyncio has left its loop: uvloop's own receiver misses them."""
+def _receiving(noted: Callable[[int], object], *numbers: signal.Signals) -> Iterator[AsyncIterable[int]]:
+    """Receive signals, also those that come while asyncio has left its loop: uvloop's own receiver misses them.
+
+    `noted` is called at once, also while a handler blocks the loop.
+    """
     runtime = current_runtime()
     send, signals = anyio.create_memory_object_stream[int](_MAX_SIGNALS)
 
@@ -125,6 +129,7 @@ def _receiving(*numbers: signal.Signals) -> Iterator[AsyncIterable[int]]:
             send.send_nowait(number)
 
     def note(number: int, _: object) -> None:
+        noted(number)
         runtime.call_from_thread(partial(put, number))
 
     before = {number: signal.signal(number, note) for number in numbers}
@@ -137,10 +142,19 @@ def _receiving(*numbers: signal.Signals) -> Iterator[AsyncIterable[int]]:
 
 
 async def _watch_signals(
-    app: Works, grace: float, more: Set[int], scope: anyio.CancelScope, *, task_status: TaskStatus[None]
-) -> None:
+    app: Works, end: ending.Ending, grace: float, more: Set[int], scope: anyio.CancelScope,
+    *, task_status: TaskStatus[None],
+) -> None:  # fmt: skip
     """Stop the worker at a signal; cancel it at another one, if that is one of `more`."""
-    with _receiving(signal.SIGTERM, signal.SIGINT) as signals:
+    is_told = False
+
+    def note(number: int) -> None:
+        nonlocal is_told
+        if not is_told or number in more:
+            end.within(ending.KILL_S + (0 if is_told else grace))
+        is_told = True
+
+    with _receiving(note, signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for number in signals:
             if scope.deadline == inf:
@@ -148,7 +162,6 @@ async def _watch_signals(
                 app.stop()
                 log.info(_say_stopping(app.running, grace, signal.SIGTERM in more), signal=signal.Signals(number).name)
             elif number in more:
-                signal.setitimer(signal.ITIMER_REAL, KILL_S)
                 scope.cancel()
 
 

@@ -29,7 +29,8 @@ from weakref import getweakrefcount
 
 import anyio
 
-from fairq.client.runtime import current_task, forget_native_cancels, native_cancels
+from fairq.client.patience import Patience
+from fairq.client.runtime import current_runtime, current_task, forget_native_cancels, native_cancels
 from fairq.groups import ungrouped
 from fairq.log import Log
 
@@ -88,7 +89,8 @@ def fresh_contexts(context: Context) -> Callable[[], Context]:
 class OwnTask(NamedTuple):
     """The scheduler task of a runner."""
 
-    scope: anyio.CancelScope  # cancels it
+    patience: Patience
+    is_cancelled: Callable[[], bool]  # not by a handler
     is_unchanged: Callable[[], bool]  # to be called in it: whether handlers have left nothing there
 
 
@@ -104,7 +106,7 @@ async def keep_running(
     cancels = native_cancels()
     while True:
         try:
-            await _run_in_own_task(fresh, run)
+            await _run_in_own_task(fresh, run, is_cancelled)
         except anyio.get_cancelled_exc_class():
             if is_cancelled():
                 raise
@@ -112,23 +114,31 @@ async def keep_running(
             await forget_native_cancels()
 
 
-async def _run_in_own_task(fresh: Callable[[], Context], run: Callable[[OwnTask], Coroutine[Any, Any, None]]) -> None:
+async def _run_in_own_task(
+    fresh: Callable[[], Context],
+    run: Callable[[OwnTask], Coroutine[Any, Any, None]],
+    is_cancelled: Callable[[], bool],
+) -> None:
     is_unchanged, interrupt = True, None
+    patience = Patience(current_runtime().make_event())
 
-    async def begin(scope: anyio.CancelScope) -> None:
+    async def begin() -> None:
         nonlocal is_unchanged, interrupt
-        own = OwnTask(scope, _watch(current_task()))
+        patience.has_begun = True
+        own = OwnTask(patience, lambda: patience.scope.cancel_called or is_cancelled(), _watch(current_task()))
         try:
             await in_contexts(fresh, run(own))
         except (KeyboardInterrupt, SystemExit) as error:  # asyncio leaves its loop at each task that raises one
             interrupt = error
         finally:
+            patience.ended.set()
             is_unchanged = own.is_unchanged()
 
     try:
-        with ungrouped():
+        with ungrouped(), patience.around():
             async with anyio.create_task_group() as group:
-                group.start_soon(begin, group.cancel_scope, name="fairq runner")
+                group.start_soon(begin, name="fairq runner")
+                await patience.watch()
     except RuntimeError as error:  # trio's, when that task ended
         if is_unchanged:
             raise

@@ -184,6 +184,15 @@ class Worker:
         """How many tasks run."""
         return len(self._working.running) if hasattr(self, "_working") else 0
 
+    @property
+    def is_leaving(self) -> bool:
+        """True once the newest run has cancelled all handlers, at its end; it waits for those that go on."""
+        return hasattr(self, "_working") and self._working.is_leaving
+
+    def tell_running(self) -> int:
+        """Log each task that runs, for a process that ends without waiting for it; returns how many."""
+        return self._working.tell_running() if hasattr(self, "_working") else 0
+
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled, and at once if it has not begun."""
         if hasattr(self, "_working"):

@@ -80,6 +80,13 @@ class Waiting(NamedTuple):
     begin_by: float
 
 
+class Running(NamedTuple):
+    """A task whose handler runs; `scope` cancels it."""
+
+    task: PushedTask
+    scope: anyio.CancelScope
+
+
 @define(eq=False)
 class Working:
     """The state of one run of a worker."""
@@ -93,7 +100,7 @@ class Working:
     fresh_context: Callable[[], Context] = field(init=False)  # of a handler
     waiting: deque[Waiting] = field(factory=deque, init=False)
     in_doubt: deque[Waiting] = field(factory=deque, init=False)  # they wait until their leases are renewed
-    running: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
+    running: dict[tuple[str, str, int], Running] = field(factory=dict, init=False)
     cancelled: dict[tuple[str, str, int], str] = field(factory=dict, init=False)  # of `running`: `lost` or `cancelled`
     settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # what is told of the answer
     run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
@@ -101,6 +108,7 @@ class Working:
     rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     ended: Ended = field(default="", init=False)  # why it takes no more tasks: the first reason
     is_cancelled: Callable[[], bool] = field(default=is_cancelled, init=False)  # a handler, from outside of it
+    is_leaving: bool = field(default=False, init=False)  # all handlers are cancelled
     has_rested: bool = field(default=False, init=False)  # no task has come since it was asked whether there are any
 
     @property
@@ -181,7 +189,10 @@ class Working:
                 runners.start_soon(keep_running, self.fresh_context, self._run_tasks, self.is_cancelled)
             if burst:
                 runners.start_soon(self._stop_when_empty)
-            await self.idle.wait()
+            try:
+                await self.idle.wait()
+            finally:
+                self.is_leaving = True
             is_idle = True
             runners.cancel_scope.cancel()
         if not is_idle:
@@ -206,6 +217,17 @@ class Working:
             self.driver.wake_writer()
         self._give_waiting_back()
         self._on_change()
+
+    def tell_running(self) -> int:
+        """Log each task that runs, as one that is left; from any thread."""
+        left = list(self.running.items())
+        for (queue, _, lease), (task, _) in left:
+            log.error(
+                "a handler does not end; its task is left, and may run again when its lease is over",
+                task=bare_id(task.id), queue=queue, tenant=task.tenant, lease=lease,
+                handler=self.app.handlers[queue].find(task.name).title,
+            )  # fmt: skip
+        return len(left)
 
     def _fail(self, fault: FairqError) -> None:
         """Stop for a fault of the worker; `run` raises the first one."""
@@ -281,9 +303,9 @@ class Working:
             key, is_cancelled = (lease.queue, lease.id, lease.lease), lease in session.cancelled
             say = partial(log.info, "task cancelled") if is_cancelled else partial(log.warning, "lease lost")
             say(task=lease.id, queue=lease.queue, lease=lease.lease)
-            if scope := self.running.get(key):
+            if running := self.running.get(key):
                 self.cancelled[key] = "cancelled" if is_cancelled else "lost"
-                scope.cancel()
+                running.scope.cancel()
         session.lost.clear()
         session.cancelled.clear()
         for lease in session.refused_settlements:
@@ -374,7 +396,7 @@ class Working:
                 queue, pushed, begin_by = self.waiting.popleft()
                 if self.waiting and not burst:
                     self.runners.unpark()
-                if not await self._perform(queue, pushed, begin_by, own.scope) or not own.is_unchanged():
+                if not await self._perform(queue, pushed, begin_by, own) or not own.is_unchanged():
                     return
                 await in_fresh_context()
 
@@ -402,13 +424,13 @@ class Working:
                 turns = 0
                 await self.runners.park()
 
-    async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, scope: anyio.CancelScope) -> bool:
-        """Run a task; returns False if its scope was cancelled, though the handler went on to its end."""
+    async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, own: OwnTask) -> bool:
+        """Run a task; returns False if the runner was cancelled, though the handler went on to its end."""
         if (start := self.driver.session.start_of(queue, pushed.id, pushed.lease, begin_by)) is not NOW:
             self._put_off(Waiting(queue, pushed, begin_by), start)
             return True
         with tracing.active.processing(queue, pushed):
-            return await self._perform_held(queue, pushed, scope)
+            return await self._perform_held(queue, pushed, own)
 
     def _put_off(self, waiting: Waiting, start: Start) -> None:
         if start is Start.NEVER:
@@ -417,16 +439,16 @@ class Working:
             self.in_doubt.append(waiting)
             self.driver.wake_writer()  # its renewal is due
 
-    async def _perform_held(self, queue: str, pushed: PushedTask, scope: anyio.CancelScope) -> bool:
+    async def _perform_held(self, queue: str, pushed: PushedTask, own: OwnTask) -> bool:
         app, key = self.app, (queue, pushed.id, pushed.lease)
         began = self.runtime.current_time() if app.log_tasks else 0.0
         settlement: Settlement | None = None
-        self.running[key] = scope
+        self.running[key] = Running(pushed, own.patience.scope)
         try:
             handler = app.handlers[queue].find(pushed.name)
             settlement, error = await perform(
                 handler, queue, pushed, self.threads, self._report, self._enqueue, self.run_timeouts.get(queue, inf),
-                self.is_cancelled,
+                own.is_cancelled, own.patience.limit,
             )  # fmt: skip
             outcome = outcome_of(pushed, settlement)
             if error is not None and handler.is_async and (fault := fault_of(error, self.runtime.name, handler)):
@@ -453,4 +475,4 @@ class Working:
                     "task", task=bare_id(pushed.id), queue=queue, tenant=pushed.tenant, attempt=pushed.attempt,
                     outcome=outcome, ms=ms,
                 )  # fmt: skip
-        return not cancelled
+        return not own.patience.scope.cancel_called

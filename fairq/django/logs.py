@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fairq.cli.log_writer import open_log
@@ -11,11 +11,14 @@ from fairq.cli.output import configure_logging
 
 
 @contextmanager
-def log_open() -> Iterator[None]:
-    """Write the log as `fairq worker` does while the block lasts, unless LOGGING in the settings says where it goes."""
+def log_open() -> Iterator[Callable[[], object]]:
+    """Write the log as `fairq worker` does while the block lasts, unless LOGGING in the settings says where it goes.
+
+    Gives a function that waits until what was logged is written.
+    """
     if logging.getLogger("fairq").hasHandlers():
-        yield
+        yield bool
         return
     with open_log() as writer:
         configure_logging("info", to=writer)
-        yield
+        yield writer.close

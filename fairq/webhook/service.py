@@ -58,6 +58,15 @@ class WebhookService:
         """How many tasks run."""
         return sum(worker.running for worker in self.workers.values())
 
+    @property
+    def is_leaving(self) -> bool:
+        """False: a queue's worker leaves, and others go on; no task of theirs swallows its cancellation."""
+        return False
+
+    def tell_running(self) -> int:
+        """Log each task that runs; returns how many."""
+        return sum(worker.tell_running() for worker in self.workers.values())
+
     def stop(self) -> None:
         """Take no more tasks; `run` returns once the tasks it holds are settled."""
         self._stopping.set()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import orjson
 import pytest
 
 from fairq.cli.dead import _COLUMNS, _RARE
@@ -77,18 +78,34 @@ def test_fields_have_no_headings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, 12, fields) == "letter\nid\n  globex/1\ntenant\n  globex\n"
 
 
-def test_a_line_of_the_log_cannot_drive_a_terminal() -> None:
-    hostile = "\x1b]0;owned\x07\x9b2J\u202e"
-    script = f"""
+HOSTILE = "\x1b]0;owned\x07\x9b2J\u202e\u2028\x85\r\x0b\n2026-11-28T20:00:00Z [error    ] forged\n{}"
+ESCAPED = r"\x1b]0;owned\x07\x9b2J\u202e\u2028\x85\r\x0b"
+LOGGED = f"""
+import logging, sys
 import structlog
 from fairq.cli.output import configure_logging
 from fairq.log import Log
-configure_logging("info")
-structlog.get_logger("fairq.server").info("refused", token={hostile!r})
-Log("fairq.worker").warning("task failed", text={hostile!r}, exc_info=ValueError("line 1\\n" + {hostile!r}))
+hostile = {HOSTILE!r}
+error = ValueError(hostile)
+error.add_note(hostile)
+configure_logging("info", as_json="json" in sys.argv)
+structlog.get_logger("fairq.server").info("refused", **{{hostile: [hostile]}}, token=hostile)
+Log("fairq.worker").warning("task failed", text=hostile, exc_info=ExceptionGroup(hostile, [error, KeyError(hostile)]))
+Log("fairq.worker").warning(hostile, exc_info=error)
+logging.getLogger("asyncio").error(hostile, exc_info=error)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    escaped = r"\x1b]0;owned\x07\x9b2J\u202e"
-    assert done.stderr.count(escaped) == 3
-    assert f"\nValueError: line 1\n{escaped}" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_line_of_the_log_cannot_drive_a_terminal_or_look_like_another_one(form: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGED, form], capture_output=True, text=True, timeout=60, check=True
+    )  # fmt: skip
     assert all(c.isprintable() or c == "\n" for c in done.stderr)
+    lines = done.stderr.splitlines()
+    if form == "json":
+        assert len([orjson.loads(line) for line in lines]) == 4
+        return
+    assert [line[:5] for line in lines if not line.startswith("    ")] == [lines[0][:5]] * 4
+    assert f"\n    ValueError: {ESCAPED}\n    2026-11-28" in done.stderr
+    assert done.stderr.count(ESCAPED) == 8

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import extract_tb
 
 import pytest
 
@@ -139,11 +140,12 @@ def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
 
 
 STUBBORN = """
-import asyncio
+import time
+import anyio
 import fairq
-import fairq.cli.working
+import fairq.cli.ending
 
-fairq.cli.working.KILL_S = 0.1
+fairq.cli.ending.KILL_S = 0.1
 
 app = fairq.Worker()
 
@@ -152,23 +154,36 @@ async def send(task):
     print("begins", flush=True)
     while True:
         try:
-            await asyncio.sleep(600)
-        except asyncio.CancelledError:
+            if task.payload == "blocks":
+                time.sleep(600)
+            await anyio.sleep(600)
+        except BaseException:
             pass
 """
 
 
-def test_a_second_signal_ends_a_worker_whose_handler_swallows_its_cancellation(
-    commands: Commands, server: ServerThread, tmp_path: Path
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("how", ["swallows", "blocks", "a second signal", "a burst"])
+def test_a_worker_ends_although_a_handler_does_not(
+    commands: Commands, server: ServerThread, tmp_path: Path, how: str, loop: str
 ) -> None:
     (tmp_path / "mail.py").write_text(STUBBORN)
-    commands.enqueue("emails", "1")
-    with started("worker", "mail:app", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as process:
+    id = commands.enqueue("emails", '"blocks"' if how == "blocks" else "1")
+    grace = "600" if how in ("a second signal", "a burst") else "0.1"
+    more = ["--burst"] if how == "a burst" else []
+    argv = ["worker", "mail:app", "--url", server.url, "--token", "dev-worker", "--loop", loop, "--grace", grace, *more]
+    with started(*argv, cwd=tmp_path) as process:
         read_until(process, "begins")
-        process.send_signal(signal.SIGINT)
-        read_until(process, "stopping: 1 task runs; 30 s left; again to give them back")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(EXIT_SECONDS) == -signal.SIGALRM
+        if how == "a burst":  # it ends for itself, when it has lost its only task
+            commands("tasks", "cancel", "emails", f"ada/{id}")
+        else:
+            process.send_signal(signal.SIGINT)
+        if how == "a second signal":
+            read_until(process, "stopping: 1 task runs; 600 s left; again to give them back")
+            process.send_signal(signal.SIGTERM)
+        told = read_until(process, "a handler does not end")
+        assert all(f" {field}" in told for field in (f"task={id}", "queue=emails", "tenant=ada", "handler=send")), told
+        assert process.wait(EXIT_SECONDS) == 1
 
 
 SLOW = """
@@ -298,11 +313,10 @@ def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server:
 def test_a_startup_that_fails_is_told_without_our_own_frames(tmp_path: Path, kind: str, loop: str) -> None:
     hook = f"\n@app.on_startup\n{kind} connect():\n    raise ConnectionRefusedError('no database')\n"
     (tmp_path / "mail.py").write_text(APP + hook)
-    done = fairq_here("worker", "mail:app", "--token", "x", "--loop", loop, cwd=tmp_path)
-    assert done.code == 1
-    told = done.err[done.err.index("Traceback") :].splitlines()
-    assert [line.partition(", in ")[2] for line in told if line.startswith('  File "')] == ["connect"]
-    assert told[-1] == "ConnectionRefusedError: no database"
+    with captured_logs() as lines:
+        assert fairq_here("worker", "mail:app", "--token", "x", "--loop", loop, cwd=tmp_path).code == 1
+    error = next(line["raised"] for line in lines if line["raised"])
+    assert (str(error), [frame.name for frame in extract_tb(error.__traceback__)]) == ("no database", ["connect"])
 
 
 def test_a_burst_without_a_server_ends_with_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,45 @@ async def test_a_handler_that_runs_too_long_is_cancelled_and_has_failed(service:
 
 
 @on_both
+@pytest.mark.parametrize("how", ["cancelled", "too late", "stopped"])
+async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_and_again(
+    service: Service, how: str
+) -> None:
+    """Else it keeps a processor busy; it is cancelled again after a while, and then some of them end."""
+    app, swallowed, told = service.worker(1), 0, anyio.Event()
+    rested = anyio.Event()
+
+    @app.task("emails", timeout=0.05 if how == "too late" else None)
+    async def handle(task: fairq.Task) -> None:
+        nonlocal swallowed
+        while True:
+            try:
+                told.set()
+                await anyio.sleep(0.01)
+                if swallowed:
+                    rested.set()
+                    break
+            except anyio.get_cancelled_exc_class():
+                swallowed += 1
+        await anyio.sleep_forever()
+
+    async with service.client() as client:
+        async with working(app):
+            task = await client.enqueue("emails", 1, max_attempts=1)
+            await told.wait()
+            if how == "cancelled":
+                assert await task.cancel() == "running"
+            if how != "stopped":
+                await rested.wait()
+                await wait_until(lambda: app.counts.total() == 1)
+        assert rested.is_set()
+        outcome = {"cancelled": "cancelled", "too late": "dead", "stopped": "released"}[how]
+        assert app.counts == {outcome: 1}
+        if how != "cancelled":
+            assert (await task.state()).state == {"too late": "dead", "stopped": "ready"}[how]
+
+
+@on_both
 async def test_the_timeout_of_the_queue_holds_where_it_is_shorter(service: Service) -> None:
     app = service.worker(3)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import autoreload
 
+from fairq.cli.ending import ending
 from fairq.cli.worker import load_app
 from fairq.cli.working import run_in, work_until_stopped
 from fairq.django.conf import setting
@@ -34,11 +36,11 @@ class Command(BaseCommand):
 
     def handle(self, *, reload: bool, **options: Any) -> None:
         """Run it, or have Django's reloader run it in a thread of a process that it starts again."""
-        with log_open():
+        with log_open() as flush:
             if reload:
-                autoreload.run_with_reloader(self.work, is_reloaded=True, **options)
+                autoreload.run_with_reloader(self.work, flush=None, **options)
             else:
-                self.work(is_reloaded=False, **options)
+                self.work(flush=flush, **options)
 
     def work(
         self,
@@ -49,10 +51,10 @@ class Command(BaseCommand):
         name: str | None,
         grace: float,
         burst: bool,
-        is_reloaded: bool,
+        flush: Callable[[], object] | None,
         **_: Any,
     ) -> None:
-        """Work until it is stopped. Raises: CommandError."""
+        """Work until it is stopped; `flush`, unless it is reloaded, writes what is logged. Raises: CommandError."""
         path = app or setting("APP")
         if not path:
             raise CommandError("name the fairq.Worker, as module:app, or set FAIRQ['APP'] in the settings")
@@ -65,9 +67,10 @@ class Command(BaseCommand):
             found.queues = queue or found.queues
             found.name = name or found.name
             found.log_tasks = True
-            if is_reloaded:
+            if flush is None:
                 run_in("asyncio", partial(found.run, burst=burst))  # signals are the main thread's
-            else:
-                run_in("asyncio", partial(work_until_stopped, found, grace, burst))
+                return
+            with ending(found, flush) as end:
+                run_in("asyncio", partial(work_until_stopped, found, end, grace, burst))
         except FairqError as error:
             raise CommandError(error.message, returncode=2) from None

@@ -1,0 +1,59 @@
+"""The log of a worker's process is the command's own, whatever an app makes of `logging` and of structlog."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from .harness import EXIT_SECONDS, Commands, ServerThread, read_until, started
+
+APP = """
+import logging, logging.config
+import fairq, structlog
+
+app = fairq.Worker()
+
+@app.task("emails")
+async def send(task):
+    raise ValueError(task.payload)
+
+def configure():
+    SETUP
+
+WHEN
+"""
+DICT = "logging.config.dictConfig({'version': 1, 'handlers': {'c': {'class': 'logging.StreamHandler'}}, MORE})"
+SETUPS = {
+    "the root": DICT.replace("MORE", "'root': {'handlers': ['c'], 'level': 10}"),
+    "our logger": DICT.replace("MORE", "'loggers': {'fairq': {'handlers': ['c']}}"),
+    "disable": "logging.disable()",
+    "every logger": (
+        "logging.basicConfig(force=True)\n"
+        "    for name in list(logging.root.manager.loggerDict):\n"
+        "        logging.getLogger(name).handlers.clear()\n"
+        "        logging.getLogger(name).propagate = True"
+    ),
+    "structlog": "structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())",
+}
+
+
+@pytest.mark.parametrize("when", ["app.on_startup(configure)", "configure()"])
+@pytest.mark.parametrize("setup", SETUPS)
+def test_an_app_neither_silences_nor_doubles_the_lines_of_its_worker(
+    commands: Commands, server: ServerThread, tmp_path: Path, setup: str, when: str
+) -> None:
+    (tmp_path / "mail.py").write_text(APP.replace("SETUP", SETUPS[setup]).replace("WHEN", when))
+    commands.enqueue("emails", "1", "--max-attempts", "1")
+    with started("worker", "mail:app", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as process:
+        told = read_until(process, "task failed")
+        assert "ValueError: 1" not in told
+        assert process.stdout is not None
+        rest = [next(process.stdout)]
+        while "outcome=dead" not in rest[-1]:
+            assert "task failed" not in rest[-1]
+            rest.append(next(process.stdout))
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=EXIT_SECONDS)
+    assert [out.count(text) for text in ("task failed", "outcome=", "stopping: ", "worker ended")] == [0, 0, 1, 1]
