@@ -36,6 +36,11 @@ class Address:
     sentinels: Sequence[Address] = ()
     name: str = ""
 
+    @property
+    def place(self) -> str:
+        """Names the node: its socket's path, the name that sentinels know, or host and port."""
+        return self.path or self.name or f"{self.host}:{self.port}"
+
     @classmethod
     def parse(cls, url: str) -> Address:
         """Read redis://, rediss:// or unix:// as redis-py does. Raises: SettingsError."""

@@ -117,6 +117,7 @@ def test_a_url_names_the_sentinels_and_the_login_of_the_nodes() -> None:
     url = "rediss+sentinel://ada:p%40ss@one,two:7001,[::1]:7002/shop/2?sentinel_username=eve&sentinel_password=s%2F1"
     (address,) = parse_seeds(url)
     assert (address.username, address.password, address.database, address.name) == ("ada", "p@ss", 2, "shop")
+    assert address.place == "shop"
     assert address.shown == "rediss+sentinel://ada:***@one,two:7001,[::1]:7002/shop/2"
     assert [(each.host, each.port, each.username, each.password) for each in address.sentinels] == [
         (host, port, "eve", "s/1") for host, port in (("one", 26_379), ("two", 7001), ("::1", 7002))

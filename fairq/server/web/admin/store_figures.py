@@ -15,7 +15,7 @@ MAX_NODES = 64  # that are asked
 
 @frozen
 class Node:
-    """One node of the store, by its address or the path of its socket; `limit_bytes` 0: no limit."""
+    """One node of the store; `limit_bytes` 0: no limit."""
 
     name: str
     memory_bytes: int
@@ -34,7 +34,7 @@ async def read_nodes(nodes: Sequence[Connection]) -> list[Node]:
             continue
         found.append(
             Node(
-                name=node.address.path or f"{node.address.host}:{node.address.port}",
+                name=node.address.place,
                 memory_bytes=int(values.get("used_memory", 0)),
                 limit_bytes=int(values.get("maxmemory", 0)),
                 evicts=values.get("maxmemory_policy", "noeviction") != "noeviction",
