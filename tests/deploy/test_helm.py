@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.deep("image")
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "fairq"
 WORKER = {"name": "emails", "image": "emails:1", "app": "jobs:app", "tokenSecret": "fairq-worker"}
+ZERO = {"minReplicas": 0}
 KEDA = {"enabled": True, "prometheus": "http://prometheus:9090", "queue": "emails", "oldestSeconds": 20}
 EVERYTHING: dict[str, Any] = {
     "ingress": {"enabled": True}, "autoscaling": {"enabled": True}, "serviceMonitor": {"enabled": True},
@@ -125,15 +127,23 @@ def test_operators_are_not_on_the_ingress() -> None:
     assert monitor["spec"]["selector"]["matchLabels"].items() <= admin["metadata"]["labels"].items()
 
 
-def test_workers_scale_by_the_oldest_wait() -> None:
+def test_workers_scale_by_wait_backlog_and_load() -> None:
     objects = rendered(EVERYTHING)
     (scaled,) = of_kind(objects, "ScaledObject")
-    (trigger,) = scaled["spec"]["triggers"]
-    assert trigger["metadata"]["query"] == 'max(fairq_oldest_ready_age_seconds{queue="emails"})'
-    assert (trigger["metricType"], trigger["metadata"]["threshold"]) == ("Value", "20")
+    assert [(each["metricType"], each["metadata"]["threshold"]) for each in scaled["spec"]["triggers"]] == [
+        ("Value", "20"), ("AverageValue", "100"), ("Value", "80"),
+    ]  # fmt: skip
     (target,) = (each for each in of_kind(objects, "Deployment") if each["metadata"]["name"].endswith("-emails"))
     assert "replicas" not in target["spec"]
     assert scaled["spec"]["scaleTargetRef"]["name"] == target["metadata"]["name"]
+
+
+def test_zero_is_a_number() -> None:
+    objects = rendered({"workers": [{**WORKER, "replicas": 0, "name": "off"}, {**WORKER, "keda": KEDA | ZERO}]})
+    (off,) = (each for each in of_kind(objects, "Deployment") if each["metadata"]["name"].endswith("-off"))
+    assert off["spec"]["replicas"] == 0
+    (scaled,) = of_kind(objects, "ScaledObject")
+    assert scaled["spec"]["minReplicaCount"] == 0
 
 
 def test_disruptions_leave_a_server_and_rolls_take_none_away() -> None:
@@ -149,7 +159,15 @@ def test_disruptions_leave_a_server_and_rolls_take_none_away() -> None:
 WRONG: list[dict[str, Any]] = [
     {"replicas": 0}, {"replica": 2}, {"storeSecret": ""}, {"grace": -1}, {"workers": [{"name": "x"}]},
     {"workers": [{**WORKER, "name": "No Name"}]}, {"workers": [{**WORKER, "app": "jobs"}]},
-    {"image": {"pullPolicy": "Sometimes"}},
+    {"image": {"pullPolicy": "Sometimes"}}, {"settings": {"log_jsn": True}}, {"settings": {"port": 1}},
+    {"ingress": {"hosts": []}}, {"service": {"type": "Headless"}}, {"autoscaling": {"maxReplicas": 0}},
+    {"podDisruptionBudget": {"minAvailable": "most"}}, {"serviceMonitor": {"interval": "often"}},
+    *({"workers": [{**WORKER, "keda": KEDA | wrong}]} for wrong in (
+        {"queue": ""}, {"queue": 'a"b'}, {"maxReplica": 3}, {"oldestSeconds": 0}, {"minReplicas": -1},
+        {"busyPercent": 0},
+    )),
+    *({"workers": [{**WORKER, "keda": {key: KEDA[key] for key in KEDA if key != left_out}}]}
+      for left_out in ("queue", "prometheus")),
 ]  # fmt: skip
 
 
@@ -157,3 +175,22 @@ def test_wrong_values_are_refused() -> None:
     for wrong in WRONG:
         with pytest.raises(Exception, match=r"schema|at '|additional|missing"):
             rendered(wrong)
+
+
+def test_the_schema_knows_the_settings_that_the_chart_leaves_to_its_user() -> None:
+    """The chart itself gives the others, or they are the image's."""
+    settings = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]
+    own = {
+        "host",
+        "port",
+        "admin_host",
+        "admin_port",
+        "store",
+        "data_dir",
+        "fsync",
+        "tls_cert",
+        "tls_key",
+        "grace",
+        "dev",
+    }
+    assert {*settings["propertyNames"]["enum"]} == {setting.name for setting in attrs.fields(Settings)} - own

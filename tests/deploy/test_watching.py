@@ -32,10 +32,12 @@ TARGET = {"job", "instance"}
 
 
 def asked() -> Iterator[tuple[str, str]]:
-    """Name every expression: that of an alert, of a rule, of a panel."""
+    """Name every expression: that of an alert, of a rule, of a panel, of the chart's autoscaler."""
     yield from ((alert["alert"], alert["expr"]) for alert in ALERTS)
     yield from ((rule["record"], rule["expr"]) for rule in RULES)
     yield from ((panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"])
+    chart = (DEPLOY / "helm" / "fairq" / "templates" / "workers.yaml").read_text()
+    yield from (("autoscaler", query.replace("{{ .queue }}", "emails")) for query in re.findall("query: (.*)", chart))
 
 
 EXPRESSIONS = list(asked())

@@ -20,3 +20,5 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
+{{- /* (list VALUES NAME DEFAULT): what is given, also 0; `default` takes 0 for unset. */}}
+{{- define "fairq.given" -}}{{ if hasKey (index . 0) (index . 1) }}{{ index (index . 0) (index . 1) }}{{ else }}{{ index . 2 }}{{ end }}{{- end }}
