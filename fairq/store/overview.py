@@ -83,7 +83,7 @@ class StoredTask:
 
 
 async def stored_task(store: Store, queue: str, id: str) -> StoredTask | None:
-    """Return what is kept of a task that has not ended; None if it has, or ended just now."""
+    """Return what is kept of a task that has not ended, or is dead; None if it ended just now."""
     call, prefix = store.connection.call, keys.queue_prefix(queue)
     packed = await call("HGET", f"{prefix}:tasks", id)
     if not packed or packed[0] != TASK:

@@ -124,8 +124,10 @@ def task_state(id: str, row: Sequence[Any]) -> TaskState:
 def dead_letter(row: Sequence[Any]) -> DeadLetter:
     """Read a dead letter, with or without its task record."""
     id, tenant, reason, attempts, died_at, error, record, traceback, lost_leases = row
-    text = error.decode(errors="replace")
-    letter = DeadLetter(id.decode(), tenant.decode(), reason.decode(), attempts, int(died_at), text, lost_leases)
+    text, frames = (each.decode(errors="replace") for each in (error, traceback))
+    letter = DeadLetter(
+        id.decode(), tenant.decode(), reason.decode(), attempts, int(died_at), text, lost_leases, traceback=frames
+    )
     if not record:
         return letter
     _, enqueued_at, start_at, expires_at, payload, name, *_ = unpack_record(record)
@@ -137,5 +139,4 @@ def dead_letter(row: Sequence[Any]) -> DeadLetter:
         payload=payload,
         name=name,
         webhook=webhook_in(letter.id),
-        traceback=traceback.decode(errors="replace"),
     )

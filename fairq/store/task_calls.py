@@ -214,14 +214,15 @@ class TaskCalls(Calls):
         outcomes = await self._call_in_parts("reschedule", queue, ids, delay_ms, start_at_ms)
         return [outcome.decode() for outcome in outcomes]
 
-    async def peek(self, queue: str, tenant: str, count: int) -> list[WaitingTask]:
-        """Read a tenant's next ready tasks, in the order in which they will be served."""
-        reply = await self._call("peek", queue, tenant, count)
+    async def peek(self, queue: str, tenant: str, count: int, *, brief: bool = False) -> list[WaitingTask]:
+        """Read a tenant's next ready tasks, in the order in which they will be served; `brief`: without payloads."""
+        reply = await self._call("peek", queue, tenant, count, "brief" if brief else "")
         tasks = []
         for packed_id, record in zip(reply[::2], reply[1::2], strict=True):
             id = packed_id.decode()
             _, enqueued_at, start_at, expires_at, payload, name, *_ = unpack_record(record)
-            tasks.append(WaitingTask(id, enqueued_at, start_at, expires_at, payload, name, webhook_in(id)))
+            shown = b"" if brief else payload
+            tasks.append(WaitingTask(id, enqueued_at, start_at, expires_at, shown, name, webhook_in(id)))
         return tasks
 
     async def tasks(self, queue: str, ids: Sequence[str]) -> list[TaskState]:
@@ -275,9 +276,9 @@ class TaskCalls(Calls):
         reply = await self._call("dead", queue, *args)
         return DeadPage([dead_letter(row) for row in reply[2:]], reply[0].decode(), reply[1])
 
-    async def dead_letter(self, queue: str, id: str) -> DeadLetter | None:
-        """Read one dead letter."""
-        row = await self._call("dead_letter", queue, id)
+    async def dead_letter(self, queue: str, id: str, *, brief: bool = False) -> DeadLetter | None:
+        """Read one dead letter; `brief` leaves out the fields of the task's record, but for the traceback."""
+        row = await self._call("dead_letter", queue, id, "brief" if brief else "")
         return dead_letter(row) if row else None
 
     async def replay(self, queue: str, ids: Sequence[str]) -> list[Outcome]:

@@ -83,11 +83,13 @@ function reads.dead(keys, args)
 end
 
 -- dead_letter(keys, argv): one dead letter.
---   argv  3 id
+--   argv  3 id  4 "brief" to leave out the record
 --   out   as `dead` gives it, with its record and traceback; empty if there is no such dead letter
 function reads.dead_letter(keys, args)
   local call, id = {prefix = keys[1] .. ':'}, args[3]
   local death = redis.call('HGET', call.prefix .. 'dead', id)
   if not death then return {} end
-  return letter_of(call, id, DEATH.unpack(death), false)
+  local letter = letter_of(call, id, DEATH.unpack(death), args[4] == 'brief')
+  letter[8] = DEATH.unpack(death).traceback
+  return letter
 end

@@ -115,14 +115,14 @@ function reads.results(keys, args)
 end
 
 -- peek(keys, argv): a tenant's next ready tasks, in the order in which they will be served.
---   argv  3 tenant  4 count (1..500)
+--   argv  3 tenant  4 count (1..500)  5 "brief" to leave out long payloads
 --   out   per task: id, record; fewer than `count` also where the records are long
 function reads.peek(keys, args)
   local call, count = calls.ask(keys, args), check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   local ids, out, bytes = takes.ids(call, accounts.named(call, args[3]), count), {}, 0
   local found = #ids > 0 and records.of(call, ids) or {}
   for i, record in ipairs(found) do
-    record = record and records.whole(call, ids[i], record)
+    if record and args[5] ~= 'brief' then record = records.whole(call, ids[i], record) end
     out[2 * i - 1], out[2 * i], bytes = ids[i], record, bytes + #(record or '')
     if bytes >= PAGE_BYTES then break end
   end

@@ -22,7 +22,7 @@ from fairq.model.events import Event
 from fairq.model.fairness import NOTHING
 from fairq.model.history import STEPS
 from fairq.model.schedules import ScheduleState
-from fairq.model.tasks import TaskState, WaitingTask
+from fairq.model.tasks import TaskState
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import WAITED_FOR, Why
 from fairq.model.webhooks import Webhook
@@ -145,7 +145,7 @@ async def tenant(view: View) -> Context:
         "share": watched.shares().get(name, NOTHING),
         "held": held,
         "report": (await view.ask(wire.TenantReport(0, view.queue, name)))["report"],
-        "next": rows_of(WaitingTask, (await view.ask(wire.Peek(0, view.queue, 10, name)))["tasks"]),
+        "next": await view.app.store.peek(view.queue, name, 10, brief=True),
         "dead": rows_of(DeadLetter, (await view.ask(wire.Dead(0, view.queue, name, count=10, brief=True)))["dead"]),
     }
 
@@ -174,14 +174,14 @@ async def task(view: View) -> Context:
         raise NotFound(f"queue {view.queue} has no task {id!r:.80}: it may have ended a while ago", field="id")
     why: list[str] = []
     dead_letter, stored = None, None
-    if state.state not in ("dead", "done", "cancelled"):
+    if state.state not in ("done", "cancelled"):
         stored = await stored_task(view.app.store, view.queue, state.id)
     if state.state in ("ready", "pending", "delayed"):
         body = await view.ask(wire.Why(0, view.queue, id))
         names = {each.name for each in Why.__attrs_attrs__}
         why = list(say_why(Why(**{name: value for name, value in body.items() if name in names})))
     if state.reason:
-        dead_letter = rows_of(DeadLetter, [(await view.ask(wire.DeadLetter(0, view.queue, id)))["dead_letter"]])[0]
+        dead_letter = await view.app.store.dead_letter(view.queue, state.id, brief=True)
     found = {"id": id, "state": state, "why": why, "dead_letter": dead_letter, "stored": stored}
     return found | {"payload": stored and _payload_text(stored), "events": await _events_of(view, id)}
 

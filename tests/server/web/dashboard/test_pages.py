@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
+import redis
 
 from fairq.cli.app import commands
 from fairq.errors import Unavailable
@@ -19,7 +20,7 @@ from fairq.server.web.dashboard.pages import PAGES
 from fairq.store import library
 from fairq.store.connection import Connection
 from tests import stores
-from tests.server.harness import OPERATOR, raw, tenant
+from tests.server.harness import OPERATOR, WORKER, raw, tenant
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
@@ -89,6 +90,29 @@ async def test_a_task_that_waits_shows_its_payload_and_what_it_was_enqueued_with
         for said in ('{ "to": [ "<b>" ] }', "name welcome", "priority 7", "dedupe key k1", "expires 2100-01-01"):
             assert said in told
         assert "… (97.7 KiB in all)" in await site.read("/queues/q/tasks/ada/long")
+
+
+async def test_no_page_reads_a_long_payload(site: Site, worker: Raw, redis_client: redis.Redis) -> None:
+    """Pages are read anew each second. What the store sends for them is counted."""
+
+    def sent() -> int:
+        return int(redis_client.info("stats")["total_net_output_bytes"])
+
+    async with raw(site.served, tenant("ada")) as ada, raw(site.served, WORKER) as other:
+        for id in ("dead", "waits"):
+            await ada.ask("enqueue", queue="long", tasks=[{"id": id, "payload": "x" * 1_000_000}])
+        await other.attach("long", name="w2")
+        await other.settle("long", "reject", *await other.pushed(), error="no")
+    for path, said in [
+        ("/queues/long/tasks/ada/dead", "976.6 KiB in all"), ("/queues/long/tasks/ada/waits", "976.6 KiB in all"),
+        ("/queues/long/tenants/ada", "ada/waits"), ("/dead?queue=long", "ada/dead"),
+        ("/search?text=ada/dead", "ada/dead"),
+    ]:  # fmt: skip
+        before = sent()
+        html = await site.read(path)
+        assert said in html
+        assert len(html) < 50_000, path
+        assert sent() - before < 100_000, path
 
 
 async def test_who_has_paused_is_told_where_it_shows(site: Site, worker: Raw) -> None:
