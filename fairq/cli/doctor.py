@@ -63,6 +63,19 @@ def _print(findings: list[Finding]) -> None:
 
 
 async def _look(choice: StoreChoice, server: Server, admin_url: str, prune: bool) -> list[Finding]:
+    from fairq.store import embedded, examination
+
+    of_server = await trio.to_thread.run_sync(_ask_admin, admin_url, server.token) + await _ask_server(server)
+    findings = []
+    if of_server and not choice.store and not prune and not embedded.has_store(choice.data_dir):
+        told = f"not examined: {choice.data_dir.absolute()} has none, and none is named"
+        findings.append(Finding("warning", "store", told, "name the server's store: --store or --data-dir"))
+    else:
+        findings += await _look_at_store(choice, prune)
+    return [*findings, *examination.examine_machine(), *of_server]
+
+
+async def _look_at_store(choice: StoreChoice, prune: bool) -> list[Finding]:
     from fairq.store import examination
 
     findings = []
@@ -76,9 +89,6 @@ async def _look(choice: StoreChoice, server: Server, admin_url: str, prune: bool
         findings.append(Finding("problem", "store", error.message, "see fairq serve --help"))
     except (FairqError, OSError, trio.TooSlowError) as error:
         findings.append(Finding("problem", "store", str(error), "check the store's URL, its user and its log"))
-    findings += examination.examine_machine()
-    findings += await trio.to_thread.run_sync(_ask_admin, admin_url, server.token)
-    findings += await _ask_server(server)
     return findings
 
 

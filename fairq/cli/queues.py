@@ -163,15 +163,23 @@ def delete(
 
 @queues.command(name="purge")
 def purge_(
-    queue: str, *, dry_run: DryRun = False, yes: Yes = False, json: Json = False, server: Server | None = None
+    queue: str,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+    server: Server | None = None,
+    tenant: Annotated[str | None, Parameter(show=False)] = None,
 ) -> int:
     """Cancel all waiting tasks of a queue; running tasks, dead letters and schedules stay.
 
-    If interrupted, it says how many it has cancelled; run it again to continue.
+    `fairq tenants purge` cancels those of one tenant. If interrupted, it says how many it has cancelled; run it again
+    to continue.
 
     Example: `fairq queues purge emails --dry-run`
     """
-
+    if tenant is not None:
+        raise BadRequest(f"for one tenant: fairq tenants purge {queue} {tenant}", field="tenant")
     return purge(
         queue, lambda client, dry_run: client.purging_queue(queue, dry_run=dry_run),
         dry_run=dry_run, yes=yes, json=json, server=server,

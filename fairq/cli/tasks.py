@@ -94,7 +94,9 @@ def show(queue: str, *ids: str, json: Json = False, server: Server | None = None
     """
     states = run_with(server, lambda client: client.tasks(queue, ids))
     rows = [asdict(state) for state in states]
-    if not json:  # attempt 0: no attempt yet, or no longer known
+    if json:
+        rows = [{name: value for name, value in row.items() if value or name != "at_ms"} for row in rows]
+    else:  # attempt 0: no attempt yet, or no longer known
         rows = [
             {**row, "attempt": row["attempt"] or "", "when": at and _WHEN[row["state"]] + at}
             for row in rows

@@ -13,6 +13,7 @@ from attrs import define, field
 from fairq.client import later
 from fairq.client.hooks import Hook, Hooks, Middleware
 from fairq.client.task import Function, Task
+from fairq.errors import BadRequest
 from fairq.model.checks import check_name
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class Worker:
         from fairq.client.timeouts import check_timeout
         from fairq.client.typed import payload_type_of
 
+        if callable(queue):
+            raise BadRequest('a handler needs its queue: @app.task("emails")', field="queue")
         check_name(queue, "queue")
         later.tasks.SHORT_NAME.check(name, "name")
         timeout_s, retries = check_timeout(timeout), Retries.of(max_attempts, retry_base, retry_cap)

@@ -68,6 +68,7 @@ class Connection:
     is_connected: bool = False
     trouble: str = ""  # why the last attempt to connect failed
     fatal: FairqError | None = None  # why the store refuses us; a retry will not help
+    _told: str = field(default="", init=False)  # what the log says of the outage that goes on
     _out: list[bytes] = field(factory=list, init=False)
     _last: Sequence[Word] = field(default=(), init=False)  # the command of the last of these
     _pending: deque[Wait] = field(factory=deque, init=False)
@@ -158,17 +159,24 @@ class Connection:
             except StoreRefused as error:
                 self.fatal = error
                 self._changed.unpark_all()
-                log.error("store refused", store=self.address.shown, error=str(error))
+                self._tell(log.error, "store refused", str(error))
             except (*BROKEN, trio.TooSlowError, Unavailable, StoreFull) as error:
                 self.trouble = cause_of(error)
-                log.warning("store unavailable", store=self.address.shown, error=self.trouble)
+                self._tell(log.warning, "store unavailable", self.trouble)
             failures += 1
             await trio.sleep(backoff.compute(failures))
+
+    def _tell(self, log_at: Callable[..., None], event: str, error: str) -> None:
+        """Log why connecting fails, once until that changes."""
+        if error != self._told:
+            log_at(event, store=self.address.shown, error=error)
+            self._told = error
 
     async def _serve(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
         self.is_connected, self.fatal, self._stream = True, None, stream
         self._changed.unpark_all()
-        log.debug("store connected", store=self.address.shown)
+        (log.info if self._told else log.debug)("store connected", store=self.address.shown)
+        self._told = ""
         is_demoted = False
         try:
             async with trio.open_nursery() as nursery:

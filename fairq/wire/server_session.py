@@ -29,8 +29,8 @@ def why_not(frame: Any, role: Role, state: State) -> FairqError | None:
     """Return why this role may not send this frame in this state; None if it may (see the grid)."""
     _, roles, states = VERBS[type(frame)]
     if role not in roles:
-        needed = ", ".join(each.value for each in Role if each in roles)
-        message = f"{role.value} tokens may not send `{frame.type}`; roles that may: {needed}"
+        needed = " or ".join(each.value for each in Role if each in roles)
+        message = f"{role.value} tokens may not send `{frame.type}`: use one made for {needed} (fairq tokens create)"
         return Forbidden(message, field="type")
     if state in states:
         return None

@@ -76,6 +76,7 @@ class Dispatcher:
     _taskless: Taskless | None = field(default=None, init=False)  # while it runs
     _is_claiming: bool = field(default=False, init=False)  # or rests after a failure
     _is_late: bool = field(default=False, init=False)  # its last claim failed, or is not answered in time
+    _failed_at: float = field(default=0.0, init=False)  # since when claims fail; 0: they do not
     _late_at: float = field(default=0.0, init=False)  # when the claim under way is late
     _shares: dict[Worker, int] = field(factory=dict, init=False)  # places reserved for it
     _pace: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # ends when it is time to decide again
@@ -336,6 +337,9 @@ class Dispatcher:
         name = f"{self.name}/{self._claims}"
         try:
             claim = await self.store.claim(self.queue, name, wanted, slots=self.slots, again=again)
+            if self._failed_at:
+                log.info("claims succeed again", queue=self.queue, after_s=round(turn_time() - self._failed_at, 1))
+                self._failed_at = 0.0
             return await self._without_expiring(claim) if again else claim
         except Deleting:
             self.claiming.failed(is_deleted=True)
@@ -344,7 +348,9 @@ class Dispatcher:
                 self.claiming.lost()
             else:
                 self.claiming.failed()
-            log.warning("claim failed", queue=self.queue, error=error.message)
+            if not self._failed_at:
+                log.warning("claims fail", queue=self.queue, error=error.message)
+                self._failed_at = turn_time()
         return None
 
     async def _without_expiring(self, claim: Claim) -> Claim:
