@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 import orjson
@@ -16,7 +15,6 @@ from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.connection import Connection as StoreConnection
 from fairq.store.workers import Workers
-from fairq.wire.beside import to_message
 from fairq.wire.terms import Role
 from tests import stores
 from tests.store.proxy import open_proxy
@@ -109,22 +107,6 @@ async def test_a_worker_that_restarts_where_the_clock_is_behind_supersedes_its_d
         await heir.attach("q", name="mill", started_at_ms=1_000)
         assert await dead.closed() == SUPERSEDED
         assert (await heir.pushed())[0]["attempt"] == 2
-
-
-async def test_an_attach_that_is_read_when_its_worker_has_gone_takes_no_name(one: Served, two: Served) -> None:
-    """As by a server that was frozen: the worker has attached at another one meanwhile."""
-    async with (
-        raw(one, WORKER) as left, raw(two, WORKER) as worker, raw(two, WORKER) as other, raw(one, WORKER) as later
-    ):  # fmt: skip
-        await worker.attach("q", name="mill", started_at_ms=1_000)
-        await other.attach("q", name="other", started_at_ms=1_000)
-        attach = {"worker": "mill", "queues": ["q"], "credit": 1, "leases": [], "started_at_ms": 1_000}
-        left.transport.websocket.send(to_message({"type": "attach", "ref": 1, **attach}))
-        left.transport.send_now()
-        left.transport.socket.shutdown(socket.SHUT_RDWR)  # before the server, which runs in this thread, has read
-        await later.attach("q", name="other", started_at_ms=2_000)
-        assert await other.closed() == SUPERSEDED, "the other server has heard all that there was to hear"
-        await worker.quiet()
 
 
 async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(one: Served, two: Served) -> None:

@@ -170,8 +170,8 @@ class Connection:
     def has_gone(self) -> bool:
         """True if the client has closed its end, though this server has not read so far.
 
-        It may have made its requests elsewhere since, while this server stood still: an `attach` would now take a name
-        from the same worker, and a setting would replace a newer one. What is TASKLESS is known by its ids and leases.
+        While this server stood still it may have made its requests elsewhere, and newer ones: a late setting would
+        replace those. What is TASKLESS is known by its ids and leases.
         """
         return False
 
