@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 
 import trio
 from attrs import define, field
@@ -50,7 +51,7 @@ class Transport:
     early: bytes = b""  # bytes received behind the handshake
     source: Callable[[], Sequence[Message]] = tuple
     stuck: Callable[[], None] = lambda: None
-    progressed_at: float = field(default=0.0, init=False)  # when PIECE_BYTES more of a long message had come
+    progressed_at: float = field(default=-inf, init=False)  # when PIECE_BYTES more of a long message had come
     unsent_bytes: int = field(default=0, init=False)  # handed out by `source`, not yet taken by the socket
     _arrived: memoryview = field(init=False)  # received bytes that are not processed yet
     _messages: deque[Message] = field(factory=deque, init=False)

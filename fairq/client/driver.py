@@ -225,7 +225,8 @@ class Driver(Generic[S]):
                     if await transport.flush():
                         self.session.last_sent_at = self.runtime.current_time()
                 except Disconnected:
-                    self._connection.cancel()
+                    if transport is self._transport:  # else another one has taken its place meanwhile
+                        self._connection.cancel()
                 if self.session.is_timed_out:
                     log.warning("the server is silent; connecting again", url=transport.remote)
                     self._connection.cancel()

@@ -1,14 +1,16 @@
-"""Waiting for a socket, so that other threads may end the wait."""
+"""Waiting of threads: for a socket, so that other threads may end the wait, and for each other."""
 
 from __future__ import annotations
 
 import select
 import socket
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 
 from attrs import define, field
 
+GRACE_S = 0.05  # for the leader to end a call in time; then the thread of the call does
 _LONGEST_S = 3_600.0
 
 
@@ -60,3 +62,20 @@ def wait_ready(alarm: int, socks: Mapping[int, bool], *, seconds: float) -> bool
     for sock, for_room in socks.items():
         poll.register(sock, select.POLLIN | (select.POLLOUT if for_room else 0))
     return alarm in dict(poll.poll(seconds * 1000))
+
+
+class Place:
+    """A thread that waits for a call: asleep until the call is done, or until it is to lead."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        """Wake the thread; for the holder of the driver's lock."""
+        if self._lock.locked():
+            self._lock.release()
+
+    def sleep(self, seconds: float) -> bool:
+        """Wait to be woken; returns whether it was, and not too late."""
+        return self._lock.acquire(timeout=max(GRACE_S, min(seconds, _LONGEST_S)))

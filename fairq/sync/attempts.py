@@ -11,6 +11,8 @@ from fairq.client.channel import Target
 from fairq.client.dialing import Servers
 from fairq.errors import FairqError
 from fairq.sync.transport import Transport
+from fairq.wire.client_session import ClientSession
+from fairq.wire.endings import Disconnected
 
 
 @define(eq=False)
@@ -73,6 +75,19 @@ class Attempts:
         if not self.opening and not self._missing:
             self.end()
         self.failed(error)
+
+    def suspect(self, session: ClientSession, transport: Transport, now: float) -> None:
+        """Look at the driver's connection, and race beside one that is suspect. Raises: Disconnected if it is gone."""
+        suspicion = session.suspicion
+        suspicion.heard_at = max(suspicion.heard_at, transport.heard_at)
+        if session.suspect(now) and transport.channel:
+            transport.channel.websocket.ping()
+        if not suspicion.is_suspect:
+            self.end()
+        elif not self.is_on:
+            self.begin(now)
+        elif suspicion.is_gone and self.open:
+            raise Disconnected(f"the server does not answer; going on at {self.open.target.url}")
 
     def deadline(self) -> float:
         """Return when `due` or `proceed` has something to do."""

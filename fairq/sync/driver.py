@@ -35,7 +35,7 @@ from fairq.client.runtime import in_trio
 from fairq.errors import BadFrame, Closed, FairqError, Forbidden, OutcomeUnknown, Unauthorized
 from fairq.log import Log
 from fairq.model.tasks import NewTask
-from fairq.sync.alarm import Alarm
+from fairq.sync.alarm import GRACE_S, Alarm, Place
 from fairq.sync.attempts import Attempts
 from fairq.sync.transport import Transport, resolve
 from fairq.wire.calls import Call
@@ -53,26 +53,7 @@ _Left = tuple[dict[int, bool], Target | None, float]
 _now = time.monotonic
 _NESTED = "a signal handler or the like may not use a client of fairq.sync inside a call of its thread, but close it"
 _FRESH_S = 1.0  # for which an idle connection is taken to be alive
-_GRACE_S = 0.05  # for the leader to end a call in time; then the thread of the call does
-_LONGEST_S = 3_600.0
 _KEPT_S = TIMEOUT_S - HEARTBEAT_S  # after which the server may have given up on an idle connection
-
-
-class _Place:
-    """A thread that waits for a call: asleep until the call is done, or until it is to lead."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def wake(self) -> None:
-        """Wake the thread; for the holder of the driver's lock."""
-        if self._lock.locked():
-            self._lock.release()
-
-    def sleep(self, seconds: float) -> bool:
-        """Wait to be woken; returns whether it was, and not too late."""
-        return self._lock.acquire(timeout=max(_GRACE_S, min(seconds, _LONGEST_S)))
 
 
 @define(eq=False, weakref_slot=True)
@@ -88,8 +69,8 @@ class Driver:
     _alarm: Alarm = field(factory=Alarm, init=False)
     _transport: Transport | None = field(default=None, init=False)  # an open one
     _attempts: Attempts = field(init=False)  # to open one, or another beside one that is suspect
-    _leader: _Place | None = field(default=None, init=False)  # the thread that leads
-    _line: dict[_Place, None] = field(factory=dict, init=False)  # those that wait
+    _leader: Place | None = field(default=None, init=False)  # the thread that leads
+    _line: dict[Place, None] = field(factory=dict, init=False)  # those that wait
     _sleeps_until: float = field(default=inf, init=False)  # until then the leader does, unless the alarm rings
     _led_at: float = field(default=-inf, init=False)
     _is_closed: bool = field(default=False, init=False)
@@ -134,12 +115,12 @@ class Driver:
 
     async def wait(self, call: Call) -> Any:
         """Block the thread until a call is done; returns its result. Raises: its error."""
-        place = _Place()
+        place = Place()
         try:
             self._threads.add(threading.get_ident())
             self._change(partial(self._begin_to_wait, call, place))
             while not call.is_done and self._leader is not place:
-                if not place.sleep(call.deadline + _GRACE_S - _now()):
+                if not place.sleep(call.deadline + GRACE_S - _now()):
                     # the leader may be in a look-up of addresses
                     self._change(lambda: self.session.expire(_now()))
             self._lead(call)
@@ -223,7 +204,7 @@ class Driver:
             self._transport = None
         self._wake_leader()
 
-    def _begin_to_wait(self, call: Call, place: _Place) -> None:
+    def _begin_to_wait(self, call: Call, place: Place) -> None:
         """Send the call's frame if that needs no waiting, and stand in the line, or lead."""
         if call.is_done:
             return
@@ -244,7 +225,7 @@ class Driver:
         if self._due_at() < self._sleeps_until or (self._transport and self._transport.wants_room):
             self._wake_leader()
 
-    def _leave(self, call: Call, place: _Place) -> None:
+    def _leave(self, call: Call, place: Place) -> None:
         """Leave the line; if the thread led, the next one does. Done twice, it is the same."""
         self._threads.discard(threading.get_ident())
         call.leave()
@@ -346,10 +327,11 @@ class Driver:
                 if not messages and transport.channel and transport.channel.has_progressed():
                     self.session.heard(now)
                 if now >= self.session.suspicion.due_at or self.session.suspicion.is_suspect:
-                    self._suspect(transport, now)
+                    self._attempts.suspect(self.session, transport, now)
                 transport.flush(now)
             except (Disconnected, BadFrame) as error:
-                self._say(log.debug, "connection ended", url=transport.target.url, error=str(error))
+                tell = log.warning if self._attempts.open else log.debug
+                self._say(tell, "connection ended", url=transport.target.url, error=str(error))
                 self._lose(now)
         if now >= self._sleeps_until:  # what came up since is seen by the next look
             self.session.expire(now)
@@ -358,21 +340,6 @@ class Driver:
                 self._lose(now)
         if self.session.fatal:
             self._end_session()
-
-    def _suspect(self, transport: Transport, now: float) -> None:
-        """Look at the connection: open another one beside it if it is suspect. Raises: Disconnected if it is gone."""
-        suspicion, attempts = self.session.suspicion, self._attempts
-        suspicion.heard_at = max(suspicion.heard_at, transport.heard_at)
-        if self.session.suspect(now) and transport.channel:
-            transport.channel.websocket.ping()
-        if not suspicion.is_suspect:
-            attempts.end()
-        elif not attempts.is_on:
-            attempts.begin(now)
-        elif suspicion.is_gone and attempts.open:
-            url, other = transport.target.url, attempts.open.target.url
-            self._say(log.warning, "the server does not answer; going on at another", url=url, other=other)
-            raise Disconnected("it did not answer")
 
     def _cannot_connect(self, error: FairqError) -> None:
         """Note why there is no connection; a refused token ends the session."""

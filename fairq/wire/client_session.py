@@ -384,6 +384,6 @@ class ClientSession(Session):
         while self._calls and (self._calls[0][2].is_done or self._calls[0][0] <= now):
             call = heapq.heappop(self._calls)[2]
             if not call.is_done and call.deadline <= now:
-                call.give_up(self.trouble)
+                call.give_up(self.trouble or ("the server does not answer" if self.is_open else ""))
             if not call.is_done:  # it has a later deadline by now
                 heapq.heappush(self._calls, (call.deadline, self._number(), call))

@@ -4,14 +4,14 @@ A server may be frozen, or a connection half open: bytes go in, and none come ba
 store, the machine or the network is slow, or its event loop is blocked. From outside these are alike until one answers.
 So a client asks with a websocket ping, which needs no store, and leaves a connection only once it has another:
 
-| silence | then |
+| after | then |
 |---|---|
-| PROBE_S | a ping, unless no answer is due |
-| BESIDE_S, or up to twice that | it is suspect: another connection is opened beside it, to the next address |
-| LEAVE_S | it is gone: the client goes on with the other one, as soon as that is open |
+| PROBE_S without a byte, while a request is due | a ping is sent |
+| BESIDE_S of silence, or up to twice that | it is suspect: another connection is opened, to the next address |
+| LEAVE_S of silence | it is gone: the client goes on with the other one, as soon as that is open |
 
-*Silence* begins with the first request or ping that was sent since the last bytes came. Any bytes end it, and then the
-other connection is closed. So whichever answers first is kept, and a server that answers within 5 s loses no client.
+*Silence* begins with the ping. Any bytes end it, and then the other connection is closed. So whichever answers first is
+kept, and a server that answers within 5 s loses no client.
 
 - A request that waits for something to happen is not due, nor is a push. Who waits for one pings every WAIT_S.
 - The server gets more time for long requests: a second for each BYTES_PER_S of those that are under way.
@@ -33,11 +33,10 @@ from attrs import define, field
 
 from fairq.wire.held_leases import STALL_S
 
-PROBE_S = 0.4
+PROBE_S = 0.25
 WAIT_S = 5.0
 BESIDE_S = 2.0
 LEAVE_S, SPREAD_S = 5.25, 0.25
-LOOK_S = 0.25  # between looks at a connection that may be left
 BYTES_PER_S = 262_144
 
 
@@ -68,7 +67,7 @@ class Suspicion:
     is_suspect: bool = field(default=False, init=False)
     is_gone: bool = field(default=False, init=False)
     _pinged_at: float = field(default=-inf, init=False)
-    _excused: tuple[float, float] = field(default=(-inf, 0.0), init=False)  # `heard_at`, and stood still since
+    _stood_s: float = field(default=0.0, init=False)  # for so long the client has stood still since
 
     def begin(self, now: float) -> None:
         """Begin anew, with a connection on which the server has to speak first."""
@@ -88,33 +87,28 @@ class Suspicion:
 
     def look(self, now: float, asks: Iterable[Ask], *, waits: bool) -> bool:
         """Look at the connection; returns whether to send a ping. `waits`: something may come unasked."""
-        asked_at, is_due, size = self._pinged_at if self._pinged_at > self.heard_at else inf, False, 0
+        asked_at, size = inf, 0
         for ask in asks:
             size += ask.size
-            is_due, waits = is_due or ask.is_due, waits or not ask.is_due
-            if ask.is_due and self.heard_at < ask.sent_at < asked_at:
-                asked_at = ask.sent_at
-        if asked_at < inf:
-            ping_at = asked_at + PROBE_S
-        else:
-            ping_at = self.heard_at + (PROBE_S if is_due else WAIT_S if waits else inf)
-            asked_at = max(now, ping_at)
-        begins_at = asked_at + self._excuse(now, asked_at) + size / BYTES_PER_S
-        suspect_at = begins_at + BESIDE_S * (1 + self.jitter)
-        gone_at = begins_at + LEAVE_S + SPREAD_S * self.jitter
+            if ask.is_due:
+                asked_at = min(asked_at, ask.sent_at)
+            else:
+                waits = True
+        if self._pinged_at <= self.heard_at:
+            self.is_suspect = self.is_gone = False
+            if asked_at < inf:
+                self.due_at = max(asked_at, self.heard_at) + PROBE_S
+            else:
+                self.due_at = self.heard_at + WAIT_S if waits else inf
+            if now < self.due_at:
+                return False
+            self._pinged_at, self._stood_s, self.due_at = now, 0.0, now + PROBE_S
+            return True
+        if now > self.due_at + STALL_S:
+            self._stood_s += now - self.due_at + PROBE_S  # what has come meanwhile is read before the next look
+        silence_at = self._pinged_at + self._stood_s + size / BYTES_PER_S
+        suspect_at = silence_at + BESIDE_S * (1 + self.jitter)
+        gone_at = silence_at + LEAVE_S + SPREAD_S * self.jitter
         self.is_suspect, self.is_gone = now >= suspect_at, now >= gone_at
-        if pings := self._pinged_at <= self.heard_at and now >= ping_at:
-            self._pinged_at = now
-        later = [at for at in (ping_at, suspect_at, gone_at) if at > now]
-        self.due_at = min(later, default=now + LOOK_S)
-        return pings
-
-    def _excuse(self, now: float, asked_at: float) -> float:
-        """Return for how long the client has stood still since the server was heard."""
-        heard_at, excuse_s = self._excused
-        if heard_at < self.heard_at:
-            excuse_s = 0.0
-        if asked_at < self.due_at < now - STALL_S:
-            excuse_s += now - self.due_at + LOOK_S  # what has come meanwhile is read before the next look
-        self._excused = self.heard_at, excuse_s
-        return excuse_s
+        self.due_at = min(at for at in (suspect_at, gone_at, now + PROBE_S) if at > now)
+        return False

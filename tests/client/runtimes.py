@@ -240,10 +240,17 @@ class Service(ServerThread):
 
     def hold(self) -> None:
         """Let no more replies through."""
-        held = threading.Event()
-        self.soon(self.proxy.hold)
-        self.soon(held.set)
-        assert held.wait(LIMIT_S)
+        self._do(self.proxy.hold)
+
+    def mute(self) -> None:
+        """Let no more replies through on the connections that there are."""
+        self._do(self.proxy.mute)
+
+    def _do(self, call: Callable[[], None]) -> None:
+        done = threading.Event()
+        self.soon(call)
+        self.soon(done.set)
+        assert done.wait(LIMIT_S)
 
     def worker(self, concurrency: int = 5) -> fairq.Worker:
         """Make a worker without handlers."""

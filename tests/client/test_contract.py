@@ -39,6 +39,63 @@ async def test_what_is_enqueued_is_there_in_its_order(api: Api, service: Service
             await client.tasks("Emails", [])
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients leave a silent server twenty times as soon."""
+    for name, seconds in {"PROBE_S": 0.02, "WAIT_S": 0.2, "BESIDE_S": 0.1, "LEAVE_S": 0.3, "SPREAD_S": 0.0}.items():
+        monkeypatch.setattr(f"fairq.wire.suspicion.{name}", seconds)
+    monkeypatch.setattr("fairq.client.dialing.BESIDE_S", 0.1)
+    monkeypatch.setattr("fairq.client.channel.random.sample", lambda targets, _: list(targets))
+
+
+@on_all
+async def test_calls_and_waits_on_a_half_open_connection_go_on_over_a_new_one(
+    api: Api, service: Service, impatient: None
+) -> None:
+    app, results = service.worker(), list[Any]()
+    app.task("emails")(nothing)
+    async with (
+        api.open_client(service.proxied, token=tenant("ada")) as client,
+        api.open_client(service.url, token=tenant("ada")) as other,
+    ):
+        task = await client.enqueue("emails", 1, result_ttl=60)
+
+        async def wait() -> None:
+            results.append(await task.result(timeout=25))
+
+        async def go_on() -> None:
+            service.mute()
+            await client.enqueue("others", 1, id="once", timeout=15)
+            async with api.working(app):
+                await other.task("emails", task.id).result(timeout=25)
+
+        await api.together([wait, go_on])
+        assert results == [None]
+        assert [waiting.id for waiting in await other.peek("others", 3)] == ["once"]
+    assert service.proxy.connections >= 2
+
+
+@on_all
+@pytest.mark.parametrize("frozen", [1, 2])
+async def test_a_new_client_does_not_wait_for_a_server_that_takes_connections_and_says_nothing(
+    frozen: int, api: Api, service: Service, impatient: None
+) -> None:
+    silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(frozen)]
+    try:
+        urls = [f"ws://127.0.0.1:{each.getsockname()[1]}" for each in silent]
+        async with api.open_client([*urls, service.url], token=tenant("ada")) as client:
+            await client.enqueue("emails", 1, timeout=10)
+            for each in silent:
+                each.settimeout(10)
+                with each.accept()[0] as left:
+                    left.settimeout(10)
+                    while left.recv(4_096):  # until it is closed
+                        pass
+    finally:
+        for each in silent:
+            each.close()
+
+
 @on_all
 async def test_another_program_gets_the_result_of_a_task_by_its_id(api: Api, service: Service) -> None:
     app = service.worker()

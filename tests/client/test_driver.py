@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 from attrs import evolve
 
-from fairq.client import driver as drivers
 from fairq.client.channel import Channel, Target
 from fairq.client.dial import dial
 from fairq.client.driver import Driver
@@ -19,32 +16,49 @@ from fairq.client.runtime import current_runtime
 from fairq.client.transport import Transport
 from fairq.errors import Unavailable
 from fairq.wire.client_session import ClientSession
+from fairq.wire.suspicion import BESIDE_S, LEAVE_S
 from fairq.wire.terms import TIMEOUT_S
 from fairq.wire.websocket import WebSocket
 from fairq.wire.worker_session import WorkerSession
 
 
+@pytest.mark.parametrize("are_down", [False, True])
 async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    are_down: bool, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dialled: list[float] = []
+    """It opens another connection first; where it cannot, it waits for TIMEOUT_S."""
+    opened: list[float] = []
+    ends = list[socket.socket]()
 
-    @asynccontextmanager
-    async def dial(*_: Any) -> AsyncIterator[Transport]:
+    async def connect(*_: Any) -> Transport:
         await trio.lowlevel.checkpoint()
-        dialled.append(trio.current_time())
+        if is_down():
+            raise Unavailable("down")
+        opened.append(trio.current_time())
         ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.setblocking(False)
-            runtime = current_runtime()
-            yield Transport(runtime, ours, runtime.make_reader(ours), Channel(WebSocket.of_server(1)), "test")
+        ends.append(theirs)
+        ours.setblocking(False)
+        runtime = current_runtime()
+        return Transport(runtime, ours, runtime.make_reader(ours), Channel(WebSocket.of_server(1)), "test")
 
-    monkeypatch.setattr(drivers, "dial", dial)
+    def is_down() -> bool:
+        return are_down and len(opened) == 1 and trio.current_time() < opened[0] + TIMEOUT_S
+
+    monkeypatch.setattr("fairq.client.dial.connect", connect)
     driver = Driver.to("ws://127.0.0.1:1", "token", WorkerSession(worker="w", queues=["q"]))
     with trio.move_on_after(4 * TIMEOUT_S):
         await driver.run()
-    assert len(dialled) >= 3
-    assert TIMEOUT_S <= dialled[1] - dialled[0] <= TIMEOUT_S + 10
+    assert len(opened) >= 3
+    if are_down:
+        assert TIMEOUT_S <= opened[1] - opened[0] <= TIMEOUT_S + 10
+    else:
+        assert BESIDE_S <= opened[1] - opened[0] <= 2 * BESIDE_S + 1
+        assert LEAVE_S + BESIDE_S <= opened[2] - opened[0] < 15, "the second one is left as the first was"
+    for end in ends:
+        end.settimeout(10)
+        with end:
+            while end.recv(1 << 16):  # blocks unless the other end was closed
+                pass
 
 
 async def test_a_server_that_dies_during_the_handshake_is_known_to_be_away_at_once(

@@ -37,7 +37,7 @@ from fairq.server.net.socket_connection import (
 from fairq.taskless import Wait
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.wire.server_session import ServerSession
-from fairq.wire.terms import TIMEOUT_S, Role, State
+from fairq.wire.terms import CLOSE_SILENT, TIMEOUT_S, Role, State
 from fairq.wire.websocket import WebSocket
 from tests.frames import read_frame
 
@@ -272,6 +272,20 @@ async def test_what_is_asked_while_the_connection_ends_is_not_carried_out(autoju
         client.asks += ask(3)
     assert client.closed == (4001, "the token was revoked")
     assert len(client.got) == 1
+
+
+async def test_what_is_read_long_after_it_came_is_not_carried_out(autojump_clock: object) -> None:
+    """The server was frozen: the client has gone on at another one, and ids may have been forgotten meanwhile."""
+    client = SlowClient(0.0, ask(1, "enqueue"))
+    connection = connected(client)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert len(client.got) == 1
+        connection.session.last_received_at -= TIMEOUT_S + 1
+        client.asks += ask(3, "enqueue")
+    assert [frame["type"] for frame in client.got] == ["reply"]
+    assert client.closed == (CLOSE_SILENT, f"nothing was received for {TIMEOUT_S:g} s")
 
 
 async def test_a_connection_that_is_to_end_does_so_however_slowly_the_client_reads(autojump_clock: object) -> None:

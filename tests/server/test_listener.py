@@ -8,7 +8,7 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from socket import create_connection
+from socket import SHUT_WR, create_connection
 
 import pytest
 import trio
@@ -20,6 +20,7 @@ from fairq.server.net.admission import TLS_PER_TURN
 from fairq.server.net.auth import Auth, Identity
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
+from fairq.wire.beside import to_message
 from fairq.wire.endings import Disconnected
 from tests.sending import send_message
 from tests.server.web.http.harness import read_all, read_until
@@ -109,6 +110,19 @@ async def test_many_clients_that_connect_and_leave_leave_nothing_behind(
                     await stream.send_all(pieces)
     await wait_until(lambda: tasks_living() <= tasks and open_fds() <= fds)
     assert not served.app.connections
+
+
+async def test_a_setting_that_is_read_when_its_client_has_gone_is_not_made(served: Served) -> None:
+    """As by a server that was frozen: the client has made it at another one, and perhaps a newer one since."""
+    async with raw(served, OPERATOR) as left, raw(served, OPERATOR) as operator:
+        await operator.ask("configure", queue="q", settings={"lease_ms": 60_000})
+        late = {"type": "configure", "ref": 1, "queue": "q", "settings": {"lease_ms": 1_000}}
+        left.transport.websocket.send(to_message(late))
+        left.transport.send_now()
+        left.transport.socket.shutdown(SHUT_WR)  # before the server, which runs in this thread, has read
+        await wait_until(lambda: len(served.app.connections) == 1)
+        (row,) = (await operator.ask("queues"))["queues"]
+        assert row["settings"]["lease_ms"] == 60_000
 
 
 async def test_a_connection_without_a_request_is_one_task(served: Served) -> None:

@@ -25,6 +25,7 @@ class Proxy:
     connections: int = 0
     lost: int = 0  # replies that were lost by `lose_next_reply`
     _losing: int = field(default=0, init=False)
+    _muted: int = field(default=0, init=False)  # so many of the first connections
     _flow: trio.Event = field(factory=trio.Event, init=False)
     _scopes: dict[trio.CancelScope, str] = field(factory=dict, init=False)  # and whose connection
     _refused: set[str] = field(factory=set, init=False)
@@ -36,6 +37,10 @@ class Proxy:
     def release(self) -> None:
         """Let replies through again, also those that were held."""
         self._flow.set()
+
+    def mute(self) -> None:
+        """Let no more replies through on the connections that there are; new ones work."""
+        self._muted = self.connections
 
     def lose_next_reply(self) -> None:
         """Forward the next request, wait for its reply, and break the connection instead of handing it on."""
@@ -71,6 +76,7 @@ class Proxy:
             await trio.aclose_forcefully(near)
             return
         self.connections += 1
+        number = self.connections
         with trio.CancelScope() as scope, suppress(*_GONE):
             self._scopes[scope] = host
             far: trio.SocketStream
@@ -82,7 +88,7 @@ class Proxy:
                 armed: list[bool] = []
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._upstream, near, far, armed, scope)
-                    nursery.start_soon(self._downstream, far, near, armed, scope)
+                    nursery.start_soon(self._downstream, far, near, armed, scope, number)
             finally:
                 await trio.aclose_forcefully(far)
         self._scopes.pop(scope, None)
@@ -101,11 +107,13 @@ class Proxy:
         scope.cancel()
 
     async def _downstream(
-        self, far: trio.abc.Stream, near: trio.abc.Stream, armed: list[bool], scope: trio.CancelScope
+        self, far: trio.abc.Stream, near: trio.abc.Stream, armed: list[bool], scope: trio.CancelScope, number: int
     ) -> None:
         with suppress(*_GONE):
             while data := await far.receive_some(65_536):
                 await self._flow.wait()
+                if number <= self._muted:
+                    continue
                 if armed:
                     self.lost += 1
                     break

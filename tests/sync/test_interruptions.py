@@ -13,7 +13,8 @@ import pytest
 
 import fairq.sync
 from fairq.errors import Closed, Unavailable
-from fairq.sync.driver import Driver, _Place
+from fairq.sync.alarm import Place
+from fairq.sync.driver import Driver
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
 from tests.cli.harness import environment
@@ -97,14 +98,14 @@ def test_an_interrupted_hand_over_wakes_the_next_all_the_same(
     wait_for(lambda: ada._driver._leader is not None)
     second = calls.start(lambda: task.result(timeout=0.8))
     wait_for(lambda: len(ada._driver._line) == 1)
-    wake, is_once = _Place.wake, iter([True])
+    wake, is_once = Place.wake, iter([True])
 
-    def interrupted(place: _Place) -> None:
+    def interrupted(place: Place) -> None:
         if threading.current_thread() is calls.threads[0] and ada._driver._leader is place and next(is_once, False):
             raise KeyboardInterrupt
         wake(place)
 
-    monkeypatch.setattr(_Place, "wake", interrupted)
+    monkeypatch.setattr(Place, "wake", interrupted)
     told = calls.join(first, second)
     assert isinstance(told[0], KeyboardInterrupt)
     ada.enqueue("emails", 2, timeout=LIMIT_S)

@@ -28,7 +28,6 @@ from fairq.taskless import in_task
 from fairq.turns import Gate, turn_time
 from fairq.wire import messages as wire
 from fairq.wire.beside import Message
-from fairq.wire.frames import Ping
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import MAX_PRODUCER_WAITING, MAX_WAITING, Role, State
 
@@ -132,6 +131,9 @@ class Connection:
     def wake_writer(self) -> None:
         """Send what the session has to say."""
 
+    def show_life(self) -> None:
+        """Tell the client that the server is there, though it reads nothing and so answers no ping."""
+
     def request_id(self, ref: int | None) -> str:
         """Name a request as its client can, too."""
         return f"{self.session.id}/{'-' if ref is None else ref}"
@@ -168,8 +170,8 @@ class Connection:
     def has_gone(self) -> bool:
         """True if the client has closed its end, though this server has not read so far.
 
-        It may have made its requests elsewhere since, while this server stood still: an `attach` would now take a name
-        from the same worker, and a setting would replace a newer one. What is TASKLESS is known by its ids and leases.
+        While this server stood still it may have made its requests elsewhere, and newer ones: a late setting would
+        replace those. What is TASKLESS is known by its ids and leases.
         """
         return False
 
@@ -206,12 +208,11 @@ class Connection:
 
     async def _rest(self, wait_s: float) -> None:
         self.session.last_received_at = trio.current_time() + wait_s  # unread: the client has not timed out
-        while wait_s > 0:
-            if wait_s > SIGN_S / 2:
-                self.session.send(Ping.type)  # a server that reads nothing answers no ping
-                self.wake_writer()
-            await trio.sleep(min(wait_s, SIGN_S))
+        while wait_s > SIGN_S:
+            self.show_life()
+            await trio.sleep(SIGN_S)
             wait_s -= SIGN_S
+        await trio.sleep(wait_s)
 
     def read(self, reader: Callable[..., T], text: Message, *more: Any) -> T:
         """Read a text by `reader`; the tenant rests if that takes long, as a short one cannot."""

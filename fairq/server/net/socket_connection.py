@@ -24,6 +24,7 @@ from fairq.transport import PIECE_BYTES, Transport
 from fairq.turns import Gate, turn_time
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
+from fairq.wire.frames import Ping
 from fairq.wire.terms import CLOSE_SILENT, TIMEOUT_S, State
 
 log = structlog.get_logger("fairq.server")
@@ -85,6 +86,11 @@ class SocketConnection(Connection):
         """Send the session's outbox at the end of the scheduler's turn."""
         self.transport.wake_writer()
         self._wake_in_time()
+
+    def show_life(self) -> None:
+        """Tell the client that the server is there, though it reads nothing and so answers no ping."""
+        self.session.send(Ping.type)
+        self.wake_writer()
 
     def _wake_in_time(self) -> None:
         """Have `_write` wake for the next deadline."""
