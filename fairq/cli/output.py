@@ -255,11 +255,10 @@ def _escape(_: object, __: str, line: Any) -> Any:
 
 
 def _escaped(name: str, value: Any) -> Any:
-    if isinstance(value, int | float | None):
-        return value
     if name in _OF_LINES:
         return "    " + printable(str(value)).replace("\n", "\n    ")
-    return in_line(value if isinstance(value, str) else repr(value))
+    text = value if isinstance(value, str) else repr(value)
+    return value if (escaped := in_line(text)) == text else escaped
 
 
 def _fields_of_record(_: object, __: str, line: Any) -> Any:
