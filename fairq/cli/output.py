@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from fairq.cli.log_writer import LogWriter
 
 PIPE_WIDTH = 160  # columns where the output is no terminal
-MAX_VALUE_CHARS = 20_000  # of a text in a log line
+MAX_VALUE_CHARS = 20_000  # of a text in a log line; half more where many are escaped
+_MARK_CHARS = 50  # where it is cut
+_CHARS_OF_ESCAPE = 12  # at most, in JSON
 _WORDS = {"credit": "slots", "held": "running", "leased": "running", "leased_at_ms": "started"}
 _OF_LINES = ("exception", "stack")  # in a line of the log
 _FRAME_LINES = 6  # of a table: its title, its heading, and a line below it
@@ -243,10 +246,17 @@ def _write_record(
 def _cut_values(_: object, __: str, line: Any) -> Any:
     """Cut long texts, such as a handler's error: a line that the log's writer has to cut is JSON no more."""
     for name, value in line.items():
-        if isinstance(value, str) and len(value) > MAX_VALUE_CHARS:
-            half = MAX_VALUE_CHARS // 2  # a traceback ends with what is wrong
-            line[name] = f"{value[:half]} ... (cut, {len(value):,} characters) ... {value[-half:]}"
+        if isinstance(value, str) and len(value) > MAX_VALUE_CHARS // _CHARS_OF_ESCAPE:
+            line[name] = _cut(value)
     return line
+
+
+def _cut(text: str) -> str:
+    shown, most = text, MAX_VALUE_CHARS
+    while len(shown) > MAX_VALUE_CHARS + _MARK_CHARS or len(json.dumps(shown)) > 3 * MAX_VALUE_CHARS // 2:
+        half = most // 2  # a traceback ends with what is wrong
+        shown, most = f"{text[:half]} ... (cut, {len(text):,} characters) ... {text[-half:]}", half
+    return shown
 
 
 def _escape(_: object, __: str, line: Any) -> Any:
@@ -255,11 +265,10 @@ def _escape(_: object, __: str, line: Any) -> Any:
 
 
 def _escaped(name: str, value: Any) -> Any:
-    if isinstance(value, int | float | None):
-        return value
     if name in _OF_LINES:
         return "    " + printable(str(value)).replace("\n", "\n    ")
-    return in_line(value if isinstance(value, str) else repr(value))
+    text = value if isinstance(value, str) else repr(value)
+    return value if (escaped := in_line(text)) == text else escaped
 
 
 def _fields_of_record(_: object, __: str, line: Any) -> Any:

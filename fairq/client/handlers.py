@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from math import inf
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -22,7 +21,7 @@ from fairq.client.links import Links
 from fairq.client.runtime import is_cancelled
 from fairq.client.task import Postpone, Reject, Retry, Task
 from fairq.client.threads import Threads
-from fairq.client.timeouts import Limit, TimedOut
+from fairq.client.timeouts import TimedOut
 from fairq.client.tracebacks import own_frames, traceback_of
 from fairq.client.typed import Misfit
 from fairq.errors import BadRequest, TooLarge
@@ -142,7 +141,6 @@ async def perform(
     enqueue: Enqueue,
     run_timeout_s: float = inf,
     is_cancelled: Callable[[], bool] = is_cancelled,
-    limit: Limit = nullcontext,
 ) -> tuple[Settlement, BaseException | None]:
     """Run a handler; returns what becomes of its task, and what it raised.
 
@@ -150,8 +148,7 @@ async def perform(
     raised, whatever else came with it.
 
     `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one;
-    `run_timeout_s` is the queue's; `is_cancelled()` tells whether the worker is, or has lost this lease; `limit` holds
-    what a time limit cancels.
+    `run_timeout_s` is the queue's; `is_cancelled()` tells whether the worker is, or has lost this lease.
     """
     id, seen = bare_id(pushed.id), handler.retries.limit(pushed)
     links = Links(queue, pushed.id, pushed.enqueued_at_ms, partial(enqueue, queue, pushed))
@@ -164,7 +161,7 @@ async def perform(
     try:
         if isinstance(pushed.payload, Unreadable):
             raise Reject(f"the payload is not JSON: {pushed.payload.error}")
-        value = await handler.run(task, threads, run_timeout_s, limit)
+        value = await handler.run(task, threads, run_timeout_s)
         if isinstance(value, _HAS_NOT_RUN):  # a plain decorator around `async def`, for instance
             if isinstance(value, CoroutineType):
                 value.close()

@@ -89,7 +89,7 @@ def fresh_contexts(context: Context) -> Callable[[], Context]:
 class OwnTask(NamedTuple):
     """The scheduler task of a runner."""
 
-    patience: Patience
+    scope: anyio.CancelScope  # cancels it
     is_cancelled: Callable[[], bool]  # not by a handler
     is_unchanged: Callable[[], bool]  # to be called in it: whether handlers have left nothing there
 
@@ -124,15 +124,14 @@ async def _run_in_own_task(
 
     async def begin() -> None:
         nonlocal is_unchanged, interrupt
-        patience.has_begun = True
-        own = OwnTask(patience, lambda: patience.scope.cancel_called or is_cancelled(), _watch(current_task()))
-        try:
-            await in_contexts(fresh, run(own))
-        except (KeyboardInterrupt, SystemExit) as error:  # asyncio leaves its loop at each task that raises one
-            interrupt = error
-        finally:
-            patience.ended.set()
-            is_unchanged = own.is_unchanged()
+        with patience.running():
+            own = OwnTask(patience.scope, lambda: patience.is_cancelled or is_cancelled(), _watch(current_task()))
+            try:
+                await in_contexts(fresh, run(own))
+            except (KeyboardInterrupt, SystemExit) as error:  # asyncio leaves its loop at each task that raises one
+                interrupt = error
+            finally:
+                is_unchanged = own.is_unchanged()
 
     try:
         with ungrouped(), patience.around():

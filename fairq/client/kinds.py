@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial, update_wrapper
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from math import inf
@@ -13,7 +13,7 @@ from attrs import define, evolve, field, frozen
 
 from fairq.client.hooks import Hooks
 from fairq.client.retries import AS_QUEUED, Retries
-from fairq.client.timeouts import Limit, within
+from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
 from fairq.errors import BadRequest
 from fairq.log import name_of
@@ -68,10 +68,8 @@ class Handler:
         """Its function's name."""
         return name_of(self.function)
 
-    def run(
-        self, task: Any, threads: Threads, run_timeout_s: float = inf, limit: Limit = nullcontext
-    ) -> Awaitable[Any]:
-        """Run the function inside the app's middleware, for no longer than its timeout and the queue's: see `within`.
+    def run(self, task: Any, threads: Threads, run_timeout_s: float = inf) -> Awaitable[Any]:
+        """Run the function inside the app's middleware, for no longer than its timeout and the queue's.
 
         Raises, when awaited: what it does; Misfit, TimedOut.
         """
@@ -79,15 +77,14 @@ class Handler:
         if self.is_async and limit_s == inf and self.payload_type is None and not self.hooks.has_middleware:
             found: Awaitable[Any] = self.function(task)  # the most frequent case, at no cost
             return found
-        return self._run(task, threads, limit_s, limit)
+        return self._run(task, threads, limit_s)
 
-    async def _run(self, task: Any, threads: Threads, limit_s: float, limit: Limit) -> Any:
+    async def _run(self, task: Any, threads: Threads, limit_s: float) -> Any:
         if self.payload_type is not None:
             task = await self._typed(self.payload_type, task, threads)
         if not self.hooks.has_middleware:
-            if self.is_async:
-                return await within(limit_s, partial(self.function, task), limit)
-            return await threads.run(self._in_thread, task, limit_s)
+            call = partial(self.function, task)
+            return await (within(limit_s, call) if self.is_async else threads.run(self._in_thread, task, limit_s))
         async with AsyncExitStack() as stack:
             for enter in self.hooks.around:
                 await stack.enter_async_context(enter(task))
@@ -95,7 +92,7 @@ class Handler:
                 return await threads.run(self._in_thread, task, limit_s)
             for enter_here in self.hooks.inside:
                 stack.enter_context(enter_here(task))
-            return await within(limit_s, partial(self.function, task), limit)
+            return await within(limit_s, partial(self.function, task))
         return None  # one of them has taken the error
 
     def _call(self, task: Any) -> Any:

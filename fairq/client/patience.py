@@ -13,13 +13,14 @@ cancelled once each AGAIN_S, until it ends. The task that waits for the runner s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
+from typing import Any
 
 import anyio
 from attrs import define, field
 
-from fairq.client.runtime import Event
+from fairq.client.runtime import Event, current_task
 
 FIRST_S = 0.05
 AGAIN_S = 1.0
@@ -27,11 +28,12 @@ AGAIN_S = 1.0
 
 @define(eq=False)
 class Patience:
-    """Of one runner. It sets `has_begun` when it begins, and `ended` when it ends."""
+    """Of one runner."""
 
-    ended: Event
+    ended: Event  # the runner has
     scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)  # cancels the runner
     has_begun: bool = field(default=False, init=False)
+    is_cancelled: bool = field(default=False, init=False)  # as its watch has seen
     _shield: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _limits: list[anyio.CancelScope] = field(factory=list, init=False)  # the shields within time limits
     _alarm: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
@@ -39,13 +41,24 @@ class Patience:
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Hold the runner, and the task that watches it."""
+        """Hold the task that watches the runner, and the runner."""
         with self.scope, self._shield:
             yield
 
     @contextmanager
+    def running(self) -> Iterator[None]:
+        """Hold what the runner does, in its own task."""
+        task = current_task()
+        _of_tasks[task], self.has_begun = self, True
+        try:
+            yield
+        finally:
+            del _of_tasks[task]
+            self.ended.set()
+
+    @contextmanager
     def limit(self, seconds: float) -> Iterator[None]:
-        """Hold what a time limit of so many seconds cancels; it began now."""
+        """Hold what a time limit of so many seconds cancels."""
         with anyio.CancelScope() as shield:
             self._limits.append(shield)
             self._call_at(anyio.current_time() + seconds + FIRST_S)
@@ -56,7 +69,7 @@ class Patience:
                 self._call_at(inf)
 
     def _call_at(self, moment: float) -> None:
-        if not self.scope.cancel_called:
+        if not self.is_cancelled:
             self._due_at = self._alarm.deadline = moment
 
     async def watch(self) -> None:
@@ -72,6 +85,7 @@ class Patience:
                     if not self.has_begun:  # asyncio may never begin it
                         raise
                     cancelled = cancelled or error
+                    self.is_cancelled = True
                     self.scope.cancel()  # asyncio may have cancelled this task alone
                     self._due_at = anyio.current_time() + FIRST_S
             if cancelled is not None:
@@ -89,7 +103,16 @@ class Patience:
                 self._due_at = anyio.current_time() + AGAIN_S
 
     def _cancel_again(self) -> None:
-        shields = [self._shield, *self._limits] if self.scope.cancel_called else self._limits
+        shields = [self._shield, *self._limits] if self.is_cancelled else self._limits
         for open_now in (True, False):
             for shield in shields:
                 shield.shield = not open_now
+
+
+_of_tasks: dict[Any, Patience] = {}  # of runners
+
+
+def limit(seconds: float) -> AbstractContextManager[None]:
+    """Hold what a time limit of so many seconds cancels, in a runner; it began now."""
+    found = _of_tasks.get(current_task())
+    return nullcontext() if found is None else found.limit(seconds)

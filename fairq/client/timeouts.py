@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import TypeVar
 
 from fairq.errors import BadRequest
 
 T = TypeVar("T")
-
-Limit = Callable[[float], AbstractContextManager[object]]  # holds what is cancelled after so many seconds
 
 MAX_TIMEOUT_S = 604_800.0  # a week, as of the queue's run_timeout_ms
 
@@ -31,11 +28,13 @@ def check_timeout(value: object) -> float:
     )
 
 
-async def within(limit_s: float, call: Callable[[], Awaitable[T]], limit: Limit = nullcontext) -> T:
-    """Await a call for at most so long, then cancel it, in `limit`. Raises: TimedOut, and what the call does."""
+async def within(limit_s: float, call: Callable[[], Awaitable[T]]) -> T:
+    """Await a call for at most so long, then cancel it. Raises: TimedOut, and what the call does."""
     if limit_s == inf:
         return await call()
     import anyio
+
+    from fairq.client.patience import limit
 
     with anyio.move_on_after(limit_s), limit(limit_s):
         return await call()

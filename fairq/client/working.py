@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 log = Log("fairq.worker")
 
+Running = tuple[OwnTask, PushedTask]  # a task whose handler runs, and its runner
+
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
 _CANCELLED = "a handler has cancelled the worker's connection or all of its handlers"
@@ -78,13 +80,6 @@ class Waiting(NamedTuple):
     queue: str
     task: PushedTask
     begin_by: float
-
-
-class Running(NamedTuple):
-    """A task whose handler runs; `scope` cancels it."""
-
-    task: PushedTask
-    scope: anyio.CancelScope
 
 
 @define(eq=False)
@@ -191,6 +186,10 @@ class Working:
                 runners.start_soon(self._stop_when_empty)
             try:
                 await self.idle.wait()
+            except anyio.get_cancelled_exc_class():
+                if self.is_cancelled():
+                    self.stop("cancelled")  # now, for some handlers go on for a while
+                raise
             finally:
                 self.is_leaving = True
             is_idle = True
@@ -221,7 +220,7 @@ class Working:
     def tell_running(self) -> int:
         """Log each task that runs, as one that is left; from any thread."""
         left = list(self.running.items())
-        for (queue, _, lease), (task, _) in left:
+        for (queue, _, lease), (_, task) in left:
             log.error(
                 "a handler does not end; its task is left, and may run again when its lease is over",
                 task=bare_id(task.id), queue=queue, tenant=task.tenant, lease=lease,
@@ -305,7 +304,7 @@ class Working:
             say(task=lease.id, queue=lease.queue, lease=lease.lease)
             if running := self.running.get(key):
                 self.cancelled[key] = "cancelled" if is_cancelled else "lost"
-                running.scope.cancel()
+                running[0].scope.cancel()
         session.lost.clear()
         session.cancelled.clear()
         for lease in session.refused_settlements:
@@ -396,7 +395,7 @@ class Working:
                 queue, pushed, begin_by = self.waiting.popleft()
                 if self.waiting and not burst:
                     self.runners.unpark()
-                if not await self._perform(queue, pushed, begin_by, own) or not own.is_unchanged():
+                if await self._perform(queue, pushed, begin_by, own) or not own.is_unchanged():
                     return
                 await in_fresh_context()
 
@@ -424,11 +423,11 @@ class Working:
                 turns = 0
                 await self.runners.park()
 
-    async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, own: OwnTask) -> bool:
-        """Run a task; returns False if the runner was cancelled, though the handler went on to its end."""
+    async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, own: OwnTask) -> str:
+        """Run a task; returns `lost` or `cancelled` if its lease was, though the handler went on to its end."""
         if (start := self.driver.session.start_of(queue, pushed.id, pushed.lease, begin_by)) is not NOW:
             self._put_off(Waiting(queue, pushed, begin_by), start)
-            return True
+            return ""
         with tracing.active.processing(queue, pushed):
             return await self._perform_held(queue, pushed, own)
 
@@ -439,16 +438,16 @@ class Working:
             self.in_doubt.append(waiting)
             self.driver.wake_writer()  # its renewal is due
 
-    async def _perform_held(self, queue: str, pushed: PushedTask, own: OwnTask) -> bool:
+    async def _perform_held(self, queue: str, pushed: PushedTask, own: OwnTask) -> str:
         app, key = self.app, (queue, pushed.id, pushed.lease)
         began = self.runtime.current_time() if app.log_tasks else 0.0
         settlement: Settlement | None = None
-        self.running[key] = Running(pushed, own.patience.scope)
+        self.running[key] = own, pushed
         try:
             handler = app.handlers[queue].find(pushed.name)
             settlement, error = await perform(
                 handler, queue, pushed, self.threads, self._report, self._enqueue, self.run_timeouts.get(queue, inf),
-                own.is_cancelled, own.patience.limit,
+                own.is_cancelled,
             )  # fmt: skip
             outcome = outcome_of(pushed, settlement)
             if error is not None and handler.is_async and (fault := fault_of(error, self.runtime.name, handler)):
@@ -475,4 +474,4 @@ class Working:
                     "task", task=bare_id(pushed.id), queue=queue, tenant=pushed.tenant, attempt=pushed.attempt,
                     outcome=outcome, ms=ms,
                 )  # fmt: skip
-        return not own.patience.scope.cancel_called
+        return cancelled

@@ -14,7 +14,7 @@ from fairq.cli.output import configure_logging
 def log_open() -> Iterator[Callable[[], object]]:
     """Write the log as `fairq worker` does while the block lasts, unless LOGGING in the settings says where it goes.
 
-    Gives a function that waits until what was logged is written.
+    Gives a function that waits until all lines are written.
     """
     if logging.getLogger("fairq").hasHandlers():
         yield bool

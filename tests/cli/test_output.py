@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from fairq.cli.dead import _COLUMNS, _RARE
+from fairq.cli.log_writer import MAX_LINE_BYTES
 from fairq.cli.output import print_fields, print_rows
 
 from .harness import Terminal
@@ -92,6 +93,7 @@ configure_logging("info", as_json="json" in sys.argv)
 structlog.get_logger("fairq.server").info("refused", **{{hostile: [hostile]}}, token=hostile)
 Log("fairq.worker").warning("task failed", text=hostile, exc_info=ExceptionGroup(hostile, [error, KeyError(hostile)]))
 Log("fairq.worker").warning(hostile, exc_info=error)
+Log("fairq.worker").warning("long", text="\U0001f600" * 50_000, exc_info=ValueError("x" * 50_000 + "\\0" * 50_000))
 logging.getLogger("asyncio").error(hostile, exc_info=error)
 """
 
@@ -104,8 +106,9 @@ def test_a_line_of_the_log_cannot_drive_a_terminal_or_look_like_another_one(form
     assert all(c.isprintable() or c == "\n" for c in done.stderr)
     lines = done.stderr.splitlines()
     if form == "json":
-        assert len([orjson.loads(line) for line in lines]) == 4
+        assert len([orjson.loads(line) for line in lines]) == 5
+        assert max(map(len, lines)) < MAX_LINE_BYTES
         return
-    assert [line[:5] for line in lines if not line.startswith("    ")] == [lines[0][:5]] * 4
+    assert [line[:5] for line in lines if not line.startswith("    ")] == [lines[0][:5]] * 5
     assert f"\n    ValueError: {ESCAPED}\n    2026-11-28" in done.stderr
-    assert done.stderr.count(ESCAPED) == 8
+    assert done.stderr.count(ESCAPED) == 9
