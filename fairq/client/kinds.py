@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, suppress
 from functools import partial, update_wrapper
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from math import inf
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from fairq.client.hooks import Hooks
+from fairq.client.hooks import Around, Hooks
 from fairq.client.retries import AS_QUEUED, Retries
 from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
@@ -82,18 +82,23 @@ class Handler:
     async def _run(self, task: Any, threads: Threads, limit_s: float) -> Any:
         if self.payload_type is not None:
             task = await self._typed(self.payload_type, task, threads)
-        if not self.hooks.has_middleware:
-            call = partial(self.function, task)
-            return await (within(limit_s, call) if self.is_async else threads.run(self._in_thread, task, limit_s))
-        async with AsyncExitStack() as stack:
-            for enter in self.hooks.around:
-                await stack.enter_async_context(enter(task))
-            if not self.is_async:
-                return await threads.run(self._in_thread, task, limit_s)
+        if self.hooks.has_middleware:
+            return await self._around(iter(self.hooks.around), task, threads, limit_s)
+        call = partial(self.function, task)
+        return await (within(limit_s, call) if self.is_async else threads.run(self._in_thread, task, limit_s))
+
+    async def _around(self, middleware: Iterator[Around], task: Any, threads: Threads, limit_s: float) -> Any:
+        for enter in middleware:  # the others within it: a stack of contextlib's would keep what they raise
+            async with enter(task):
+                return await self._around(middleware, task, threads, limit_s)
+            return None  # it has taken the error
+        if not self.is_async:
+            return await threads.run(self._in_thread, task, limit_s)
+        with ExitStack() as stack:
             for enter_here in self.hooks.inside:
                 stack.enter_context(enter_here(task))
             return await within(limit_s, partial(self.function, task))
-        return None  # one of them has taken the error
+        return None
 
     def _call(self, task: Any) -> Any:
         if not self.hooks.inside:
