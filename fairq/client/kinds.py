@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from functools import partial, update_wrapper
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from math import inf
+from types import MethodType, MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
@@ -28,9 +29,25 @@ class NoHandler(Exception):
     """The queue has no handler for tasks of this name here. The attempt fails; another worker may have one."""
 
 
+def _layers(function: Any) -> Iterator[Any]:
+    """Go from a callable to what it calls: that of a partial or a method, an object's `__call__`, and so on."""
+    while True:
+        yield function
+        if isinstance(function, partial):
+            function = function.func
+        elif isinstance(function, MethodType | staticmethod):
+            function = function.__func__
+        else:
+            call = None if isinstance(function, type) else getattr(function, "__call__", None)  # noqa: B004
+            if isinstance(call, MethodWrapperType | None):  # Python's own
+                return
+            function = call
+
+
 def check_function(function: Any) -> None:
     """Check that a handler runs when it is called with a task. Raises: BadRequest."""
-    if not callable(function) or isgeneratorfunction(function) or isasyncgenfunction(function):
+    has_yield = any(isgeneratorfunction(each) or isasyncgenfunction(each) for each in _layers(function))
+    if has_yield or not callable(function):
         raise BadRequest(f"a handler must be a function without `yield`, not {function!r:.80}", field="function")
     with suppress(ValueError):  # some builtins tell no signature
         try:
@@ -56,8 +73,7 @@ class Handler:
 
     @is_async.default
     def _is_async(self) -> bool:
-        function: Any = self.function
-        return iscoroutinefunction(function) or iscoroutinefunction(function.__call__)
+        return any(map(iscoroutinefunction, _layers(self.function)))
 
     @_in_thread.default
     def _named(self) -> Callable[[Any], Any]:
