@@ -6,6 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def leaves(error: BaseException) -> list[BaseException]:
+    """Return the exceptions that a group holds, however deep, in their order; of no group, the exception itself."""
+    found, waiting = list[BaseException](), [error]
+    while waiting:
+        error = waiting.pop()
+        if isinstance(error, BaseExceptionGroup):
+            waiting += reversed(error.exceptions)
+        else:
+            found.append(error)
+    return found
+
+
 def unwrap(error: BaseException) -> BaseException:
     """Return the one exception that a group holds, however deep; a group of several, or no group, as it is."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
@@ -22,4 +34,7 @@ def ungrouped() -> Iterator[None]:
         error = unwrap(group)
         if error is group:
             raise
-        raise error from error.__cause__
+        try:
+            raise error from error.__cause__
+        finally:
+            del error  # its traceback has this frame

@@ -10,6 +10,7 @@ configures `logging`, or disables loggers, silences them, and none doubles them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,9 +73,12 @@ class Log:
             text = event + "".join(f" {name}=%s" for name in fields)
             more = {"fairq": {"event": event, **fields}}
             values = map(shown, fields.values())
-            logger.log(level, text, *values, extra=more, exc_info=exc_info, stacklevel=_STACK_LEVEL)
+            raised = None if exc_info is None else (type(exc_info), exc_info, exc_info.__traceback__)  # it may be false
+            logger.log(level, text, *values, extra=more, exc_info=raised, stacklevel=_STACK_LEVEL)
 
 
 def name_of(function: object) -> str:
-    """Name a function for people."""
-    return str(getattr(function, "__qualname__", None) or repr(function))[:200]
+    """Name a function for people: what a partial holds, or an object by its class."""
+    while not isinstance(name := getattr(function, "__qualname__", None), str):
+        function = getattr(function, "__wrapped__", function.func) if isinstance(function, partial) else type(function)
+    return name[:200]

@@ -18,14 +18,14 @@ from fairq.client.bodies import encode_payload
 from fairq.client.interrupts import is_of_signal
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import Links
-from fairq.client.runtime import is_cancelled
+from fairq.client.runtime import is_cancellation, is_cancelled
 from fairq.client.task import Postpone, Reject, Retry, Task
 from fairq.client.threads import Threads
 from fairq.client.timeouts import TimedOut
 from fairq.client.tracebacks import own_frames, traceback_of
 from fairq.client.typed import Misfit
 from fairq.errors import BadRequest, TooLarge
-from fairq.groups import unwrap
+from fairq.groups import leaves, unwrap
 from fairq.log import Log
 from fairq.model.checks import MAX_ERROR_CHARS, bare_id
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, is_last_attempt
@@ -40,34 +40,61 @@ log = Log("fairq.worker")
 ReportProgress = Callable[[str, PushedTask, float, str], None]
 
 _HAS_NOT_RUN = (CoroutineType, GeneratorType, AsyncGeneratorType, Future)
+_VERDICTS = (Retry, Postpone, Reject)
+_FOUND = (Misfit, NoHandler, TimedOut)  # by the SDK: where is not told
 
 
 def settlement_of(task: PushedTask, error: BaseException) -> Settlement:
     """Decide what becomes of a lease whose handler raised. Only a final failure keeps its traceback, which costs.
 
-    A verdict that the handler raised has one only if it was raised from something.
+    A verdict that the handler raised has one only if it was raised from something, or beside something else.
     """
-    settlement = _verdict_on(task, error)
-    if outcome_of(task, settlement) != "dead" or (isinstance(error, Retry | Reject) and error.__cause__ is None):
+    causes = leaves(error)
+    settlement = _verdict_on(task, error, min(map(_as_raised, causes), key=_rank))
+    if outcome_of(task, settlement) != "dead" or all(map(_is_bare_verdict, causes)):
         return settlement
     return settlement._replace(traceback=traceback_of(error))
 
 
-def _verdict_on(task: PushedTask, error: BaseException) -> Settlement:
-    """Decide what becomes of a lease: the one table of failures."""
-    match error:
-        case Retry(delay_ms=delay_ms):
-            return Settlement("nack", task.id, task.lease, delay_ms, _reason_of(error))
-        case Postpone(delay_ms=delay_ms):
-            return Settlement("release", task.id, task.lease, delay_ms, _reason_of(error))
+def _as_raised(error: BaseException) -> BaseException:
+    """Return the StopIteration that the handler raised: Python ends no coroutine by it, but by a RuntimeError."""
+    if type(error) is not RuntimeError or not isinstance(error.__cause__, StopIteration):
+        return error
+    return error.__cause__ if _text_of(error).endswith("raised StopIteration") else error
+
+
+def _rank(cause: BaseException) -> int:
+    """Rank what came in one group: the lowest decides. An error beside it fails a task that would be postponed."""
+    match cause:
         case Reject() | Misfit():
-            return Settlement("reject", task.id, task.lease, None, _reason_of(error))
+            return 0
+        case Retry():
+            return 1
+        case Postpone():
+            return 3
+    return 4 if is_cancellation(cause) else 2  # others' failures cancel
+
+
+def _is_bare_verdict(cause: BaseException) -> bool:
+    return isinstance(cause, _VERDICTS) and cause.__cause__ is None
+
+
+def _verdict_on(task: PushedTask, error: BaseException, cause: BaseException) -> Settlement:
+    """Decide what becomes of a lease by the cause that ranks first: the one table of failures."""
+    match cause:
+        case Retry(delay_ms=delay_ms):
+            return Settlement("nack", task.id, task.lease, delay_ms, _reason_of(cause))
+        case Postpone(delay_ms=delay_ms):
+            return Settlement("release", task.id, task.lease, delay_ms, _reason_of(cause))
+        case Reject() | Misfit():
+            return Settlement("reject", task.id, task.lease, None, _reason_of(cause))
         case TimedOut():
-            return Settlement("nack", task.id, task.lease, None, f"timeout: {error}")
+            return Settlement("nack", task.id, task.lease, None, f"timeout: {cause}")
         case _:
-            cause = unwrap(error)
-            text = f"{type(cause).__name__}: {_text_of(cause)}"[:MAX_ERROR_CHARS]
-            return Settlement("nack", task.id, task.lease, None, text)
+            text = f"{type(cause).__name__}: {_text_of(cause)}"
+            if isinstance(group := unwrap(error), BaseExceptionGroup):
+                text = f"{type(group).__name__}: {group.message:.200}; of {len(leaves(group))} the first is {text}"
+            return Settlement("nack", task.id, task.lease, None, text[:MAX_ERROR_CHARS])
 
 
 def _reason_of(verdict: BaseException) -> str:
@@ -77,7 +104,9 @@ def _reason_of(verdict: BaseException) -> str:
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)[:MAX_ERROR_CHARS]
-    except Exception as failure:  # in the error's own code
+    except BaseException as failure:  # in the error's own code
+        if is_of_signal(failure):
+            raise
         return f"(its text raised {type(failure).__name__})"
 
 
@@ -104,32 +133,34 @@ def encode_result(task: Task, value: Any) -> bytes:
 
 
 def _split(raised: BaseException, is_cancelled: bool) -> tuple[BaseException | None, BaseException | None]:
-    """Split what a handler raised into its failure and the worker's end: its cancellation, or what a signal raised.
+    """Tell what a handler raised from the worker's end, its cancellation or what a signal raised; one may be None.
 
     All else is the handler's own, whatever its class: a KeyboardInterrupt or a CancelledError too.
     """
 
-    def is_own(error: BaseException) -> bool:
+    def is_end(error: BaseException) -> bool:
         if isinstance(error, Exception):
-            return True
-        if isinstance(error, BaseExceptionGroup):
-            return False  # each of it is looked at
-        if isinstance(error, GeneratorExit):
-            return not is_cancelled
-        return not is_of_signal(error) and not (is_cancelled and isinstance(error, get_cancelled_exc_class()))
+            return False
+        return is_of_signal(error) or (is_cancelled and isinstance(error, GeneratorExit | get_cancelled_exc_class()))
 
-    if isinstance(raised, BaseExceptionGroup):
-        return raised.split(is_own)
-    return (raised, None) if is_own(raised) else (None, raised)
+    causes = leaves(raised)
+    ends = [each for each in causes if is_end(each)]
+    if not ends:
+        return raised, None
+    return (None, raised) if len(ends) == len(causes) else (raised, unwrap(BaseExceptionGroup("the end", ends)))
 
 
-def _log_failure(task: Task, **how: Any) -> None:
+def _log_failure(task: Task, error: BaseException, settlement: Settlement) -> None:
+    """Log what fails a task, with its traceback if that is the handler's; a verdict is none."""
+    causes, how = leaves(error), dict[str, Any]()
+    if all(isinstance(each, _VERDICTS) for each in causes):
+        return
+    if all(isinstance(each, _VERDICTS + _FOUND) for each in causes):
+        how["error"] = settlement.error
+    else:
+        frames = own_frames(error.__traceback__) or error.__traceback__  # of a fault of ours, all
+        how["exc_info"] = BaseException.with_traceback(error, frames)  # its own may raise
     log.warning("task failed", task=task.id, queue=task.queue, tenant=task.tenant, attempt=task.attempt, **how)
-
-
-def _log_error(task: Task, error: BaseException) -> None:
-    frames = own_frames(error.__traceback__) or error.__traceback__  # of a fault of ours, all
-    _log_failure(task, exc_info=BaseException.with_traceback(error, frames))  # its own may raise
 
 
 async def perform(
@@ -157,7 +188,6 @@ async def perform(
         pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result, pushed.name, pushed.webhook,
         partial(report, queue, pushed), links,
     )  # fmt: skip
-    error: BaseException | None = None
     try:
         if isinstance(pushed.payload, Unreadable):
             raise Reject(f"the payload is not JSON: {pushed.payload.error}")
@@ -170,17 +200,16 @@ async def perform(
             raise TypeError(f"{handler.title} has called task.enqueue without `await`")
         result = encode_result(task, value) if pushed.wants_result else b""
         return Settlement("ack", pushed.id, pushed.lease, None, "", result, links.close()), None
-    except (Retry, Postpone, Reject) as verdict:
-        error = verdict
-    except (Misfit, NoHandler, TimedOut) as failure:
-        error = failure
-        _log_failure(task, error=settlement_of(seen, failure).error)
-    except BaseException as failure:
-        error, rest = _split(failure, is_cancelled())
-        if error is None:
-            raise
-        _log_error(task, error)
-        if rest is not None:
-            raise rest from None
-    links.close()
-    return handler.retries.settle(pushed, settlement_of(seen, error)), error
+    except BaseException as raised:
+        error, end = _split(raised, is_cancelled())
+        try:
+            if error is None:
+                raise
+            settlement = settlement_of(seen, error)
+            _log_failure(task, error, settlement)
+            if end is not None:
+                raise end from None
+            links.close()
+            return handler.retries.settle(pushed, settlement), error
+        finally:
+            del error, end  # a traceback has this frame

@@ -20,6 +20,7 @@ SHUTDOWN_S = 5.0  # for all functions of on_shutdown together
 
 Hook = Callable[[], Any]
 Middleware = Callable[[Any], AsyncIterator[None] | Iterator[None]]
+Around = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 @define(eq=False)
@@ -31,7 +32,7 @@ class Hooks:
 
     startup: list[Hook] = field(factory=list, init=False)
     shutdown: list[Hook] = field(factory=list, init=False)
-    around: list[Callable[[Any], AbstractAsyncContextManager[Any]]] = field(factory=list, init=False)
+    around: list[Around] = field(factory=list, init=False)
     inside: list[Callable[[Any], AbstractContextManager[Any]]] = field(factory=list, init=False)
 
     def add(self, middleware: Middleware) -> None:

@@ -29,6 +29,7 @@ from weakref import getweakrefcount
 
 import anyio
 
+from fairq.client.frames import let_frames_go
 from fairq.client.patience import Patience
 from fairq.client.runtime import current_runtime, current_task, forget_native_cancels, native_cancels
 from fairq.groups import ungrouped
@@ -53,20 +54,20 @@ def in_contexts(fresh: Callable[[], Context], coroutine: Coroutine[Any, Any, T])
     """Await a coroutine in fresh contexts, in the scheduler task that runs."""
     run, send = fresh().run, coroutine.send
     try:
-        waits_for = run(send, None)
+        passed = run(send, None)  # what it waits for, then the answer: either may have a handler's exception
         while True:
-            if waits_for is _FRESH:
+            if passed is _FRESH:
                 run = fresh().run
-                waits_for = run(send, None)
+                passed = run(send, None)
                 continue
             try:
-                answer = yield waits_for
+                passed = yield passed
             except BaseException as error:
                 if error.__traceback__:  # without this frame, so that it ends where it was raised
                     error.__traceback__ = error.__traceback__.tb_next
-                waits_for = run(coroutine.throw, error)
+                passed = run(coroutine.throw, error)
             else:
-                waits_for = run(send, answer)
+                passed = run(send, passed)
     except StopIteration as end:
         returned: T = end.value
         return returned
@@ -128,6 +129,9 @@ async def _run_in_own_task(
             own = OwnTask(patience.scope, lambda: patience.is_cancelled or is_cancelled(), _watch(current_task()))
             try:
                 await in_contexts(fresh, run(own))
+            except anyio.get_cancelled_exc_class() as cancelled:
+                let_frames_go(cancelled)  # anyio's frame has it
+                raise
             except (KeyboardInterrupt, SystemExit) as error:  # asyncio leaves its loop at each task that raises one
                 interrupt = error
             finally:
@@ -142,8 +146,11 @@ async def _run_in_own_task(
         if is_unchanged:
             raise
         log.warning("a handler has left a cancel scope or a nursery open; it was closed", error=str(error))
-    if interrupt is not None:
-        raise interrupt
+    try:
+        if interrupt is not None:
+            raise interrupt
+    finally:
+        interrupt = None  # its traceback has this frame
 
 
 def _watch(task: Any) -> Callable[[], bool]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, suppress
 from functools import partial, update_wrapper
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from math import inf
+from types import MethodType, MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from fairq.client.hooks import Hooks
+from fairq.client.hooks import Around, Hooks
 from fairq.client.retries import AS_QUEUED, Retries
 from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
@@ -28,9 +29,25 @@ class NoHandler(Exception):
     """The queue has no handler for tasks of this name here. The attempt fails; another worker may have one."""
 
 
+def _layers(function: Any) -> Iterator[Any]:
+    """Go from a callable to what it calls: that of a partial or a method, an object's `__call__`, and so on."""
+    while True:
+        yield function
+        if isinstance(function, partial):
+            function = function.func
+        elif isinstance(function, MethodType | staticmethod):
+            function = function.__func__
+        else:
+            call = None if isinstance(function, type) else getattr(function, "__call__", None)  # noqa: B004
+            if isinstance(call, MethodWrapperType | None):  # Python's own
+                return
+            function = call
+
+
 def check_function(function: Any) -> None:
     """Check that a handler runs when it is called with a task. Raises: BadRequest."""
-    if not callable(function) or isgeneratorfunction(function) or isasyncgenfunction(function):
+    has_yield = any(isgeneratorfunction(each) or isasyncgenfunction(each) for each in _layers(function))
+    if has_yield or not callable(function):
         raise BadRequest(f"a handler must be a function without `yield`, not {function!r:.80}", field="function")
     with suppress(ValueError):  # some builtins tell no signature
         try:
@@ -56,8 +73,7 @@ class Handler:
 
     @is_async.default
     def _is_async(self) -> bool:
-        function: Any = self.function
-        return iscoroutinefunction(function) or iscoroutinefunction(function.__call__)
+        return any(map(iscoroutinefunction, _layers(self.function)))
 
     @_in_thread.default
     def _named(self) -> Callable[[Any], Any]:
@@ -82,18 +98,23 @@ class Handler:
     async def _run(self, task: Any, threads: Threads, limit_s: float) -> Any:
         if self.payload_type is not None:
             task = await self._typed(self.payload_type, task, threads)
-        if not self.hooks.has_middleware:
-            call = partial(self.function, task)
-            return await (within(limit_s, call) if self.is_async else threads.run(self._in_thread, task, limit_s))
-        async with AsyncExitStack() as stack:
-            for enter in self.hooks.around:
-                await stack.enter_async_context(enter(task))
-            if not self.is_async:
-                return await threads.run(self._in_thread, task, limit_s)
+        if self.hooks.has_middleware:
+            return await self._around(iter(self.hooks.around), task, threads, limit_s)
+        call = partial(self.function, task)
+        return await (within(limit_s, call) if self.is_async else threads.run(self._in_thread, task, limit_s))
+
+    async def _around(self, middleware: Iterator[Around], task: Any, threads: Threads, limit_s: float) -> Any:
+        for enter in middleware:  # the others within it: a stack of contextlib's would keep what they raise
+            async with enter(task):
+                return await self._around(middleware, task, threads, limit_s)
+            return None  # it has taken the error
+        if not self.is_async:
+            return await threads.run(self._in_thread, task, limit_s)
+        with ExitStack() as stack:
             for enter_here in self.hooks.inside:
                 stack.enter_context(enter_here(task))
             return await within(limit_s, partial(self.function, task))
-        return None  # one of them has taken the error
+        return None
 
     def _call(self, task: Any) -> Any:
         if not self.hooks.inside:

@@ -11,6 +11,7 @@ from itertools import islice
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from fairq.client.interrupts import is_of_signal
 from fairq.client.typed import names_around
 from fairq.errors import SettingsError
 from fairq.groups import unwrap
@@ -59,7 +60,9 @@ def fault_of(error: BaseException, loop: str, handler: Handler) -> SettingsError
     """Return the worker's fault if an async handler failed since it waits for what another loop than this one does."""
     try:
         is_fault = any(_is_of_another_loop(cause, loop) for cause in islice(_causes_of(error), _MOST_CAUSES))
-    except Exception:  # in the error's own code
+    except BaseException as failure:  # in the error's own code
+        if is_of_signal(failure):
+            raise
         return None
     if not is_fault:
         return None

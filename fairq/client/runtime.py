@@ -137,6 +137,11 @@ def current_task() -> Any:
     return sys.modules["trio.lowlevel"].current_task() if in_trio() else asyncio.current_task()
 
 
+def is_cancellation(error: BaseException) -> bool:
+    """True for what asyncio or trio raises in a task that is cancelled."""
+    return isinstance(error, (asyncio.CancelledError, getattr(sys.modules.get("trio"), "Cancelled", ())))
+
+
 def is_cancelled() -> bool:
     """True if a scope around this task is cancelled, or if the event loop is gone."""
     try:

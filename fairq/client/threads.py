@@ -15,6 +15,7 @@ import anyio
 from attrs import define, field
 
 from fairq.client.daemons import DaemonThreads
+from fairq.client.frames import let_frames_go
 from fairq.client.runtime import Runtime, current_runtime
 from fairq.client.timeouts import within
 from fairq.log import Log, name_of
@@ -61,12 +62,15 @@ class Threads:
         except anyio.WouldBlock:
             await self._places.acquire_on_behalf_of(run)
         try:
-            await within(limit_s, partial(self._in_thread, run.call))
+            try:
+                await within(limit_s, partial(self._in_thread, run.call))
+            except BaseException:
+                run.left()
+                raise
             if run.error is not None:
                 raise run.error
             return run.result
         finally:
-            run.left()
             del run  # the error's traceback has this frame
 
     async def _in_thread(self, call: Callable[[], None]) -> None:
@@ -124,6 +128,8 @@ class _Run:
                 self.result = self.function(self.argument)
         except BaseException as error:
             self.error = error
+            if self._is_left:
+                let_frames_go(error)
         finally:
             self.threads.runtime.call_from_thread(self._ended)
 
@@ -133,8 +139,10 @@ class _Run:
             self.threads.place_free(self)
 
     def left(self) -> None:
-        """Note that no one waits for the function: it has returned, or its caller was cancelled."""
-        self._is_left = True  # first: a thread that begins now sees it, or else it has begun
+        """Note that no one waits for the function: its caller was cancelled."""
+        self._is_left = True  # first: a thread that begins or fails now sees it, or else it has begun or failed
+        if self.error is not None:
+            let_frames_go(self.error)
         if not self._has_begun:
             self._ended()
         elif not self._has_ended:

@@ -34,8 +34,13 @@ async def within(limit_s: float, call: Callable[[], Awaitable[T]]) -> T:
         return await call()
     import anyio
 
+    from fairq.client.frames import let_frames_go
     from fairq.client.patience import limit
 
     with anyio.move_on_after(limit_s), limit(limit_s):
-        return await call()
+        try:
+            return await call()
+        except anyio.get_cancelled_exc_class() as cancelled:
+            let_frames_go(cancelled)
+            raise
     raise TimedOut(f"the handler did not end within {limit_s:g} s")

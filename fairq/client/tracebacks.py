@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceback import format_exception
 from types import TracebackType
 
+from fairq.client.interrupts import is_of_signal
 from fairq.log import Log
 from fairq.model.checks import MAX_TRACEBACK_BYTES
 
@@ -25,7 +26,9 @@ def traceback_of(error: BaseException) -> str:
         if frames is None and error.__cause__ is None:
             return ""
         parts = format_exception(type(error), error, frames)
-    except Exception as failure:  # in the error's own code: what becomes of the task matters more
+    except BaseException as failure:  # in the error's own code: what becomes of the task matters more
+        if is_of_signal(failure):
+            raise
         log.warning("a traceback cannot be written", error=type(error).__name__, why=type(failure).__name__)
         return ""
     return _shorten("".join(_shorten(part, _PART_BYTES) for part in parts).rstrip(), MAX_TRACEBACK_BYTES)

@@ -137,8 +137,8 @@ class Worker:
         So `def` runs in the handler's own thread, with its thread-locals, or in the event loop around `async def`.
         Several nest, the first outside, and those of `async def` outside the others. What the handler raises comes out
         of the `yield`, as in contextlib: what it raises instead decides, and a task whose error it takes is done. The
-        timeout of a plain handler counts for `def` around it too, and is seen by `async def` only. To send errors to
-        Sentry, for example:
+        timeout of a plain handler counts for `def` around it too, and is seen by `async def` only. An exception that is
+        kept has no traceback when its task has ended. To send errors to Sentry, for example:
 
             @app.middleware
             async def report(task):

@@ -30,6 +30,7 @@ from attrs import define, field
 
 from fairq.client import tracing
 from fairq.client.driver import Driver
+from fairq.client.frames import let_frames_go
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.interrupts import remembering_interrupts
 from fairq.client.isolation import OwnTask, fresh_contexts, in_fresh_context, keep_running
@@ -442,6 +443,7 @@ class Working:
         app, key = self.app, (queue, pushed.id, pushed.lease)
         began = self.runtime.current_time() if app.log_tasks else 0.0
         settlement: Settlement | None = None
+        error: BaseException | None = None
         self.running[key] = own, pushed
         try:
             handler = app.handlers[queue].find(pushed.name)
@@ -474,4 +476,6 @@ class Working:
                     "task", task=bare_id(pushed.id), queue=queue, tenant=pushed.tenant, attempt=pushed.attempt,
                     outcome=outcome, ms=ms,
                 )  # fmt: skip
+        if error is not None:
+            let_frames_go(error)
         return cancelled

@@ -17,6 +17,7 @@ from fairq.client.tracebacks import traceback_of
 from fairq.model.checks import MAX_TRACEBACK_BYTES
 from fairq.model.tasks import Settlement
 from fairq.wire.frames import PushedTask
+from tests.logs import captured_logs
 from tests.store.cases import case
 
 from .runtimes import Service, on_both, wait_state, working
@@ -231,22 +232,58 @@ async def test_an_error_whose_text_cannot_be_told_is_a_failure_like_others(runti
     assert settlement.traceback.endswith(".Hostile: <exception str() failed>")
 
 
+class Exits(HostileFault):
+    """An error whose text ends the process."""
+
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+
+class Interrupts(Hostile):
+    """An error that is false, and whose text is as ctrl-C."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class Textless(Exception):
+    """An error whose text is none."""
+
+    def __str__(self) -> str:
+        return 1  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [(HostileFault, "RuntimeError"), (Exits, "SystemExit"), (Interrupts, "KeyboardInterrupt"), (Textless, "TypeError")],
+)
 @on_both
-async def test_a_worker_goes_on_after_an_error_whose_own_code_raises(service: Service) -> None:
+async def test_a_worker_goes_on_after_an_error_whose_own_code_raises(
+    service: Service, fault: type[Exception], why: str
+) -> None:
     app = service.worker()
 
     @app.task("emails")
     async def hostile(task: Task) -> None:
-        raise HostileFault
+        raise fault
+
+    @app.task("emails", name="group")
+    async def hostile_group(task: Task) -> None:
+        raise ExceptionGroup("one", [fault()])
 
     @app.task("emails", name="thread")
     def hostile_thread(task: Task) -> None:
-        raise HostileFault
+        raise fault
 
-    async with service.client() as client, working(app):
-        for name in ("", "thread"):
-            state = await wait_state(await client.enqueue("emails", 1, name=name, max_attempts=1), "dead")
-            assert (state.reason, state.error) == ("exhausted", "HostileFault: (its text raised RuntimeError)")
+    with captured_logs() as lines:
+        async with service.client() as client, working(app):
+            for name in ("", "group", "thread"):
+                state = await wait_state(await client.enqueue("emails", 1, name=name, max_attempts=1), "dead")
+                assert (state.reason, state.error) == ("exhausted", f"{fault.__name__}: (its text raised {why})")
+    assert [line["raised"] is not None for line in lines if line["event"] == "task failed"] == [True] * 3
 
 
 def test_an_error_that_cannot_be_looked_at_has_no_traceback() -> None:

@@ -15,9 +15,14 @@ import pytest
 import trio
 
 import fairq
+from fairq.client.handlers import settlement_of
 from fairq.client.interrupts import is_of_signal, remembering_interrupts
+from fairq.wire.frames import PushedTask
+from tests.logs import captured_logs
+from tests.store.cases import case
 
 from .runtimes import LIMIT_S, Service, on_both, wait_state, wait_until, working
+from .test_isolation import LOOPS, on_loops
 
 QUICK: dict[str, Any] = {"max_attempts": 3, "retry_base": 0.001, "retry_cap": 0.001}
 
@@ -31,6 +36,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
     "GeneratorExit": GeneratorExit,
     "SystemExit: 0": lambda: SystemExit(0),
     "CancelledError": asyncio.CancelledError,
+    "StopIteration": StopIteration,
     "StopAsyncIteration": StopAsyncIteration,
     "Odd": Odd,
     "BaseExceptionGroup": lambda: BaseExceptionGroup("two", [KeyboardInterrupt(), asyncio.CancelledError()]),
@@ -74,6 +80,75 @@ async def test_what_a_handler_raises_fails_its_attempt_by_name_and_no_neighbour(
         finish.set()
         await wait_state(good, "done")
     assert runs["good"] == 1
+
+
+TASK = PushedTask("ada/t1", 1, 3, 3, "ada", 0, None)  # its last attempt
+REJECT, RETRY, POSTPONE = fairq.Reject("never"), fairq.Retry("soon", delay=1), fairq.Postpone("late", delay=2)
+GROUP = "ExceptionGroup: several; of {} the first is ValueError: broken"
+ERROR, OTHER = ValueError("broken"), KeyError("other")
+
+
+def group(*errors: BaseException) -> BaseException:
+    return BaseExceptionGroup("several", errors)
+
+
+def test_of_a_group_one_verdict_counts_and_an_error_beside_it_is_not_lost() -> None:
+    """Beside an error a task is not postponed: that error may come each time, and would never use up an attempt."""
+    cases: list[tuple[BaseException, str, int | None, str, bool]] = [
+        (group(REJECT), "reject", None, "never", False),
+        (group(group(group(RETRY))), "nack", 1000, "soon", False),
+        (group(group(POSTPONE)), "release", 2000, "late", False),
+        (group(POSTPONE, group(RETRY, REJECT)), "reject", None, "never", False),
+        (group(POSTPONE, RETRY), "nack", 1000, "soon", False),
+        (group(ERROR, REJECT), "reject", None, "never", True),
+        (group(ERROR, group(RETRY)), "nack", 1000, "soon", True),
+        (group(POSTPONE, ERROR), "nack", None, GROUP.format(2), True),
+        (group(asyncio.CancelledError(), POSTPONE), "release", 2000, "late", False),
+        (group(group(ERROR)), "nack", None, "ValueError: broken", True),
+        (group(group(ERROR, OTHER)), "nack", None, GROUP.format(2), True),
+        (group(asyncio.CancelledError(), group(ERROR, OTHER)), "nack", None, f"Base{GROUP.format(3)}", True),
+    ]  # fmt: skip
+    for error, action, delay_ms, told, has_traceback in cases:
+        with case(error):
+            try:
+                raise error
+            except BaseExceptionGroup as raised:
+                found = settlement_of(TASK, raised)
+            assert (found.action, found.delay_ms, found.error) == (action, delay_ms, told)
+            assert bool(found.traceback) == has_traceback
+            assert not has_traceback or "ValueError: broken" in found.traceback
+
+
+@on_loops(*LOOPS)
+async def test_a_verdict_that_comes_in_a_task_group_decides(service: Service, loop: str) -> None:
+    app = service.worker(1)
+
+    async def fail(error: Exception) -> None:
+        raise error
+
+    @app.task("q")
+    async def handle(task: fairq.Task) -> None:
+        error = {"reject": REJECT, "retry": fairq.Retry("soon", delay=600), "postpone": POSTPONE}[task.payload]
+        async with anyio.create_task_group() as outer, anyio.create_task_group() as inner:
+            inner.start_soon(anyio.sleep_forever)
+            if loop == "trio":
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(fail, error)
+                    nursery.start_soon(trio.sleep_forever)
+            else:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(fail(error))
+                    tasks.create_task(asyncio.sleep(60))
+            outer.start_soon(anyio.sleep_forever)
+
+    with captured_logs() as lines:
+        async with service.client() as client, working(app):
+            dead = await wait_state(await client.enqueue("q", "reject"), "dead")
+            assert (dead.reason, dead.error, dead.attempt) == ("rejected", "never", 1)
+            await wait_state(await client.enqueue("q", "retry"), "delayed")
+            await wait_state(await client.enqueue("q", "postpone"), "delayed")
+    assert app.counts == {"dead": 1, "retry": 1, "postponed": 1}
+    assert not [line for line in lines if line["event"] == "task failed"], "a verdict is no failure"
 
 
 async def test_a_cancellation_of_trio_that_is_not_the_workers_is_a_failure(service: Service) -> None:
