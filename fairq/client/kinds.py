@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
+from fairq.client.forks import OwnProcess
 from fairq.client.hooks import Hooks
 from fairq.client.retries import AS_QUEUED, Retries
 from fairq.client.timeouts import within
@@ -92,7 +93,8 @@ class Handler:
                 return await threads.run(self._in_thread, task, limit_s)
             for enter_here in self.hooks.inside:
                 stack.enter_context(enter_here(task))
-            return await within(limit_s, partial(self.function, task))
+            with OwnProcess():  # the middleware is the parent's
+                return await within(limit_s, partial(self.function, task))
         return None  # one of them has taken the error
 
     def _call(self, task: Any) -> Any:
@@ -101,7 +103,8 @@ class Handler:
         with ExitStack() as stack:
             for enter in self.hooks.inside:
                 stack.enter_context(enter(task))
-            return self.function(task)
+            with OwnProcess():
+                return self.function(task)
         return None
 
     async def _typed(self, payload_type: PayloadType, task: Any, threads: Threads) -> Any:
