@@ -17,6 +17,7 @@ IMPORTS = {
     "turns": "log",
     "taskless": "log turns",
     "scopes": "groups taskless",
+    "parentage": "",
     "sockets": "",
     "tokens": "errors model wire",
     "transport": "errors wire turns sockets",
@@ -30,7 +31,7 @@ IMPORTS = {
         "errors model wire turns taskless sockets tokens transport store server/rated_log server/dispatch "
         "server/settings"
     ),
-    "server/fleet": "errors server/settings",
+    "server/fleet": "errors parentage server/settings",
     "server/garbage": "",
     "server/long_poll": "",
     "server/queues": "turns store server/timers server/dispatch server/net server/long_poll",
@@ -69,8 +70,8 @@ IMPORTS = {
     "docs": "webhook testing fairq",
     "demo": "errors model scopes store client",
     "cli": (
-        "errors model wire groups log scopes tokens store server/settings server/net server/fleet server/run client "
-        "webhook demo"
+        "errors model wire groups log parentage scopes tokens store server/settings server/net server/fleet server/run "
+        "client webhook demo"
     ),
     "django": "errors model log client sync cli",
     "__main__": "cli",

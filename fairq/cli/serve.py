@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -43,12 +42,13 @@ def serve(
 
     Example: `fairq serve --dev`
     """
+    from fairq.parentage import take_line
     from fairq.server.fleet import CHILD
     from fairq.server.run import serve as run_server
 
     loggers = ("fairq", "opentelemetry", "trio")  # all log in the server's loop: trio, that it can open no more files
-    is_child = CHILD in os.environ
+    line = take_line(CHILD)
     with open_log() as writer:
         settings = load_settings(config, os.environ, attrs.asdict(flags) if flags else {})
         configure_logging(settings.log_level, as_json=settings.log_json, to=writer, loggers=loggers)
-        trio.run(partial(run_server, settings if is_child else settings.with_all_for_dev(), is_child=is_child))
+        trio.run(run_server, settings if line else settings.with_all_for_dev(), line)

@@ -1,8 +1,8 @@
 """`fairq worker --processes N`: child processes that are whole workers, and this one, which keeps them running.
 
-Each child's standard input is one end of a socket pair. When the child reads the end of the stream, this process has
-ended, however it did: then the child stops as at SIGTERM. The child writes a letter when its worker has started, and
-another one when that has done what it was for:
+Each child has a line to this process (`fairq.parentage`). When the child reads the end of that, this process has ended,
+however it did: then the child stops as at SIGTERM. The child writes a letter when its worker has started, and another
+one when that has done what it was for:
 
 | the child | then |
 |---|---|
@@ -24,16 +24,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
+from fairq.client.forks import keep_from_children
 from fairq.errors import SettingsError
 from fairq.log import Log
 from fairq.model.checks import MAX_WORKER_CHARS
+from fairq.parentage import start_child, take_line
 from fairq.scopes import background, open_plain_nursery
 
 log = Log("fairq.worker")
 
 CHILD = "FAIRQ_WORKER_CHILD"  # the variable that holds a child's number, from 1
+LINE = "FAIRQ_WORKER_LINE"  # the one that tells it its line
 MAX_PROCESSES = 256
 RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
 STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
@@ -45,40 +48,47 @@ _OK, _USAGE, _FAILED = 0, 2, 1
 _SIGNALLED = (-signal.SIGTERM, -signal.SIGINT, 130)  # a signal came while it did not yet listen, or no more
 
 
-def take_child_number() -> int:
-    """Return which child of a supervisor this process is, 0: none; once, for its own children are not."""
-    text = os.environ.pop(CHILD, "")
-    return int(text) if text.isdecimal() else 0
+@frozen(eq=False)
+class Child:
+    """This process as a child of a supervisor: its number, and its line to that."""
 
+    number: int
+    line: socket.socket
 
-def tell_started() -> None:
-    """Tell the supervisor, from a child, that its worker has started."""
-    _tell(_STARTED)
+    @classmethod
+    def take(cls) -> Child | None:
+        """Return this process as a child, None if it is none; once, for its own children are not."""
+        number, line = os.environ.pop(CHILD, ""), take_line(LINE)
+        if line is None or not number.isdecimal():
+            return None
+        keep_from_children(line)
+        return cls(int(number), line)
 
+    def tell_started(self) -> None:
+        """Tell the supervisor that this worker has started."""
+        self._tell(_STARTED)
 
-def tell_ended(why: str) -> None:
-    """Tell the supervisor, from a child, why its worker has ended, if that was its end."""
-    _tell(_DONE.get(why, b""))
+    def tell_ended(self, why: str) -> None:
+        """Tell the supervisor why this worker has ended, if that was its end."""
+        self._tell(_DONE.get(why, b""))
 
-
-def _tell(letter: bytes) -> None:
-    with suppress(OSError):
-        os.write(0, letter)
-
-
-def follow_parent(grace: float) -> None:
-    """Stop this child, from a thread of its own, when its parent has ended; kill it if it does not stop in time."""
-
-    def follow() -> None:
+    def _tell(self, letter: bytes) -> None:
         with suppress(OSError):
-            while os.read(0, 1):
-                pass
-        log.warning("parent process ended; stopping")
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(grace + KILL_S)
-        os.kill(os.getpid(), signal.SIGKILL)
+            self.line.send(letter)
 
-    threading.Thread(target=follow, name="fairq parent", daemon=True).start()
+    def follow_parent(self, grace: float) -> None:
+        """Stop, from a thread of its own, when the parent has ended; kill this process if it does not stop in time."""
+
+        def follow() -> None:
+            with suppress(OSError):
+                while self.line.recv(1):
+                    pass
+            log.warning("parent process ended; stopping")
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(grace + KILL_S)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=follow, name="fairq parent", daemon=True).start()
 
 
 @define(eq=False)
@@ -158,13 +168,8 @@ class Supervisor:
 
     async def _run_child(self, number: int) -> tuple[int, int, str]:
         """Run a child to its end; returns its exit code, its pid, and why it says that its worker has ended."""
-        ours, its = socket.socketpair()
-        ours.setblocking(False)
-        with ours, its:
-            child = await trio.lowlevel.open_process(
-                self.command, stdin=its.fileno(), env={**os.environ, CHILD: str(number)}, start_new_session=True
-            )
-            its.close()
+        child, ours = await start_child(self.command, {**os.environ, CHILD: str(number)}, LINE)
+        with ours:
             self._children.add(child)
             try:
                 if self._stopping.is_set():

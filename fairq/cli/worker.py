@@ -17,13 +17,10 @@ from fairq.cli.options import Token, Url, need_token
 from fairq.cli.output import configure_logging, in_line
 from fairq.cli.supervisor import (
     REFUSED,
+    Child,
     Supervisor,
     check_processes,
-    follow_parent,
     name_of_child,
-    take_child_number,
-    tell_ended,
-    tell_started,
 )
 from fairq.cli.working import run_in, work_until_stopped
 from fairq.client.loops import Loop, choose_loop
@@ -123,11 +120,11 @@ def worker(
 
             command = [sys.executable, "-m", "fairq", *(word for word in sys.argv[1:] if word != "--reload")]
             return run_in("trio", Reloader(command, Path.cwd()).run)
-        number = take_child_number()
-        if check_processes(processes) > 1 and not number:
+        child = Child.take()
+        if check_processes(processes) > 1 and not child:
             return run_in("trio", Supervisor([sys.executable, "-m", "fairq", *sys.argv[1:]], processes, grace).run)
-        if number:
-            follow_parent(grace)
+        if child:
+            child.follow_parent(grace)
         found = load_app(app)
         if url:
             found.url = url
@@ -136,7 +133,7 @@ def worker(
         need_token(found.token, "worker")
         found.concurrency = concurrency if concurrency is not None else found.concurrency
         found.prefetch = prefetch if prefetch is not None else found.prefetch
-        found.name = name_of_child(name or found.name, number)
+        found.name = name_of_child(name or found.name, child.number if child else 0)
         if queue:
             found.queues = list(dict.fromkeys(queue))
         found.log_tasks = task_log and log_level in ("debug", "info")
@@ -145,10 +142,10 @@ def worker(
         began = monotonic()
         try:
             with ending(found, writer.close) as end:
-                on_start = tell_started if number else None
+                on_start = child.tell_started if child else None
                 run_in(chosen, partial(work_until_stopped, found, end, grace, burst, on_start))
         except (Unauthorized, Forbidden, Superseded) as error:
-            if not number:
+            if not child:
                 raise
             print(f"fairq: {in_line(error.message)}", file=writer)
             return REFUSED
@@ -157,8 +154,8 @@ def worker(
                 raise
             log.error("the worker cannot start: a function of on_startup failed", exc_info=error.with_traceback(frames))
             return 1
-        if number:
-            tell_ended(found.ended)
+        if child:
+            child.tell_ended(found.ended)
         if burst:
             counts = (
                 ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.counts.items())) or "nothing to do"

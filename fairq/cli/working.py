@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Set
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from math import inf
@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from fairq.cli import ending
+from fairq.client.forks import OwnProcess, replacing_signal
 from fairq.client.loops import Loop
 from fairq.client.runtime import current_runtime
 from fairq.errors import FairqError
@@ -76,7 +77,8 @@ def _run_to_its_end(loop: asyncio.AbstractEventLoop, main: Callable[[], Awaitabl
     task = loop.create_task(run())
     while True:
         try:
-            return loop.run_until_complete(task)
+            with OwnProcess():
+                return loop.run_until_complete(task)
         except asyncio.CancelledError:
             raise FairqError(_CANCELLED) from None
         except (KeyboardInterrupt, SystemExit) as error:
@@ -132,13 +134,10 @@ def _receiving(noted: Callable[[int], object], *numbers: signal.Signals) -> Iter
         noted(number)
         runtime.call_from_thread(partial(put, number))
 
-    before = {number: signal.signal(number, note) for number in numbers}
-    try:
-        with send, signals:
-            yield signals
-    finally:
-        for number, function in before.items():
-            signal.signal(number, function)
+    with send, signals, ExitStack() as handled:
+        for number in numbers:
+            handled.enter_context(replacing_signal(number, note))
+        yield signals
 
 
 async def _watch_signals(

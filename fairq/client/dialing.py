@@ -19,6 +19,7 @@ from typing import Any
 from attrs import define, field
 
 from fairq.client.channel import Channel, Opening, Target
+from fairq.client.forks import keep_from_children
 from fairq.client.runtime import RECEIVE_BYTES
 from fairq.wire.endings import Refused
 from fairq.wire.suspicion import BESIDE_S, LEAVE_S
@@ -121,6 +122,7 @@ class Dialing:
         try:
             if self.socket is None:
                 self.socket = socket.socket(family, socket.SOCK_STREAM, protocol)
+                keep_from_children(self.socket)
                 self.socket.setblocking(False)
                 self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.deadline = min(self.ends_at, now + ADDRESS_S) if len(self.addresses) > 1 else self.ends_at

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from anyio import get_cancelled_exc_class
 
 from fairq.client.bodies import encode_payload
+from fairq.client.forks import OwnProcess
 from fairq.client.interrupts import is_of_signal
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import Links
@@ -191,7 +192,8 @@ async def perform(
     try:
         if isinstance(pushed.payload, Unreadable):
             raise Reject(f"the payload is not JSON: {pushed.payload.error}")
-        value = await handler.run(task, threads, run_timeout_s)
+        with OwnProcess():
+            value = await handler.run(task, threads, run_timeout_s)
         if isinstance(value, _HAS_NOT_RUN):  # a plain decorator around `async def`, for instance
             if isinstance(value, CoroutineType):
                 value.close()

@@ -10,7 +10,6 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.client.interrupts import is_of_signal
 from fairq.errors import BadRequest
 from fairq.log import Log, name_of
 
@@ -66,6 +65,8 @@ class Hooks:
             return
         import anyio
 
+        from fairq.client.interrupts import is_of_signal
+
         with anyio.move_on_after(SHUTDOWN_S, shield=True) as scope:
             for hook in reversed(self.shutdown):
                 try:
@@ -93,4 +94,7 @@ async def _call(hook: Hook, context: Context) -> None:
 
 
 async def _await(returned: Awaitable[Any]) -> None:
-    await returned
+    from fairq.client.forks import OwnProcess
+
+    with OwnProcess():
+        await returned

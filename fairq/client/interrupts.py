@@ -11,11 +11,13 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
 from attrs import define, field
+
+from fairq.client.forks import replacing_signal
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
@@ -36,6 +38,7 @@ class _Remembering:
 
 
 _ours: dict[int, _Remembering] = {}  # by the signal's number, while workers run in the main thread
+_set = ExitStack()
 _runs = 0  # how many do
 
 
@@ -66,12 +69,9 @@ def _take_over() -> None:
     for number in _NUMBERS:
         if callable(before := signal.getsignal(number)):
             _ours[number] = ours = _Remembering(before)
-            signal.signal(number, ours)
+            _set.enter_context(replacing_signal(number, ours))
 
 
 def _give_back() -> None:
-    for number, ours in _ours.items():
-        before = ours.before
-        if signal.getsignal(number) is ours:  # the program has set no other meanwhile
-            signal.signal(number, before)
+    _set.close()
     _ours.clear()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
+from fairq.client.forks import OwnProcess
 from fairq.client.hooks import Around, Hooks
 from fairq.client.retries import AS_QUEUED, Retries
 from fairq.client.timeouts import within
@@ -113,8 +114,9 @@ class Handler:
         with ExitStack() as stack:
             for enter_here in self.hooks.inside:
                 stack.enter_context(enter_here(task))
-            return await within(limit_s, partial(self.function, task))
-        return None
+            with OwnProcess():  # the middleware is the parent's
+                return await within(limit_s, partial(self.function, task))
+        return None  # one of them has taken the error
 
     def _call(self, task: Any) -> Any:
         if not self.hooks.inside:
@@ -122,7 +124,8 @@ class Handler:
         with ExitStack() as stack:
             for enter in self.hooks.inside:
                 stack.enter_context(enter(task))
-            return self.function(task)
+            with OwnProcess():
+                return self.function(task)
         return None
 
     async def _typed(self, payload_type: PayloadType, task: Any, threads: Threads) -> Any:

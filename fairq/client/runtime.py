@@ -7,6 +7,7 @@ few functions are kept here, as the runtime has them. Everything else is anyio's
 from __future__ import annotations
 
 import asyncio
+import gc
 import operator
 import socket
 import sys
@@ -28,6 +29,13 @@ CLOSED = "this end was closed"
 
 Send = Callable[[], None]
 Take = Callable[[bytes], bool]
+
+
+class File(Protocol):
+    """What has a file number: below 0 once it is closed."""
+
+    def fileno(self) -> int:
+        """Return the number."""
 
 
 class Event(Protocol):
@@ -85,6 +93,8 @@ class Runtime:
     before_waiting: Callable[[Send], None]  # the same, from a task that waits next: at once if no other is ready
     call_from_end: Callable[[Send], None]  # wakes a task, from within such a call too
     call_from_thread: Callable[[Send], None]  # does nothing once the loop has ended
+    call_next: Callable[[Callable[[BaseException | None], None]], None]  # when the step that runs is over; its error
+    poller: File | None = None  # the file that the loop waits with; none where a forked process does not share it
 
     @property
     def title(self) -> str:
@@ -205,13 +215,27 @@ async def background(service: Callable[[], Coroutine[Any, Any, None]]) -> AsyncI
 def _trio_runtime() -> Runtime:
     import trio
 
-    from fairq.turns import at_end_of_turn, call_from_end
+    from fairq.turns import at_end_of_turn, call_from_end, leave_run
 
     token = trio.lowlevel.current_trio_token()
+    context: Any = trio._core._run.GLOBAL_RUN_CONTEXT
 
     def call_from_thread(wake: Send) -> None:
         with suppress(trio.RunFinishedError):
             token.run_sync_soon(wake)
+
+    def call_next(end: Callable[[BaseException | None], None]) -> None:
+        class Step(trio.abc.Instrument):
+            def after_task_step(self, task: Any) -> None:
+                raised = () if task.coro.cr_frame else getattr(task.parent_nursery, "_pending_excs", ())
+                end(raised[-1] if raised else None)
+
+        trio.lowlevel.add_instrument(Step())
+        context.__dict__.clear()  # this thread may run another loop
+        leave_run()
+        if sniffio := sys.modules.get("sniffio"):
+            sniffio.thread_local.name = None
+            sniffio.current_async_library_cvar.set(None)
 
     return Runtime(
         name="trio",
@@ -227,6 +251,8 @@ def _trio_runtime() -> Runtime:
         before_waiting=at_end_of_turn,  # a turn's end costs nothing
         call_from_end=call_from_end,
         call_from_thread=call_from_thread,
+        call_next=call_next,
+        poller=getattr(context.runner.io_manager, "_epoll", None),
     )
 
 
@@ -265,6 +291,11 @@ def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(wake)
 
+    def call_next(end: Callable[[BaseException | None], None]) -> None:
+        loop.call_soon(lambda: end(sys.exception()))
+        ready = getattr(loop, "_ready", None) or next(filter(_is_deque, gc.get_referents(loop)))  # uvloop's only one
+        ready.rotate(1)
+
     return Runtime(
         name="asyncio",
         loop=loop,
@@ -279,7 +310,31 @@ def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
         before_waiting=ends.before_waiting,
         call_from_end=operator.call,
         call_from_thread=call_from_thread,
+        call_next=call_next,
+        poller=_asyncio_poller(loop),
     )
+
+
+def _is_deque(value: object) -> bool:
+    return type(value) is deque
+
+
+def _asyncio_poller(loop: Any) -> File | None:
+    """Return the file that a loop waits with; a number of uvloop's."""
+    if hasattr(loop, "_get_backend_id"):
+        return _Number(loop._get_backend_id())
+    selector = getattr(loop, "_selector", None)
+    return selector if hasattr(selector, "fileno") else None
+
+
+@frozen
+class _Number:
+    """A file of which only the number is known."""
+
+    number: int
+
+    def fileno(self) -> int:
+        return self.number
 
 
 class _AsyncioWakeup(asyncio.Future[None]):

@@ -15,6 +15,7 @@ import anyio
 from attrs import define, field
 
 from fairq.client.daemons import DaemonThreads
+from fairq.client.forks import OwnProcess
 from fairq.client.frames import let_frames_go
 from fairq.client.runtime import Runtime, current_runtime
 from fairq.client.timeouts import within
@@ -125,7 +126,8 @@ class _Run:
         self._has_begun = True
         try:
             if not self._is_left:
-                self.result = self.function(self.argument)
+                with OwnProcess():
+                    self.result = self.function(self.argument)
         except BaseException as error:
             self.error = error
             if self._is_left:

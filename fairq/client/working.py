@@ -30,6 +30,7 @@ from attrs import define, field
 
 from fairq.client import tracing
 from fairq.client.driver import Driver
+from fairq.client.forks import running_worker
 from fairq.client.frames import let_frames_go
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.interrupts import remembering_interrupts
@@ -147,7 +148,7 @@ class Working:
         )  # fmt: skip
         self.is_cancelled = cancellation_from_here()
         try:
-            with remembering_interrupts():
+            with running_worker(self.runtime), remembering_interrupts():
                 context = await self.app.hooks.start()
                 self.fresh_context = fresh_contexts(context)
                 try:

@@ -3,8 +3,8 @@
 This process owns the embedded store, if there is one, and the children serve: each is a whole server that shares the
 port (the kernel gives every connection to one of them) and the store, as servers on several machines would. Each child
 must begin to serve once. One that ends later is started again, until it serves. A signal to this process drains all.
-Each child waits for the end of its standard input: it means that this process has ended, and the child drains and ends
-too. Each child tells its metrics at a port of its own: what one of them has counted says nothing of the others.
+Each child waits for the end of its line (`fairq.parentage`): it means that this process has ended, and the child drains
+and ends too. Each child tells its metrics at a port of its own: what one has counted says nothing of the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -24,11 +24,12 @@ import trio
 from attrs import asdict, define, evolve, field
 
 from fairq.errors import SettingsError
+from fairq.parentage import start_child
 from fairq.server.settings import Settings
 
 log = structlog.get_logger("fairq.server")
 
-CHILD = "FAIRQ_CHILD"  # the variable that marks a process as a child
+CHILD = "FAIRQ_CHILD"  # the variable that tells a child its line
 READY = b"ready\n"  # printed by a child when it serves
 RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
 STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
@@ -168,9 +169,9 @@ class Fleet:
     async def _run_child(self, settings: Settings, task_status: trio.TaskStatus[None]) -> tuple[int, bool]:
         """Run a child to its end; returns its exit code, and whether it was ever ready. Raises: OSError."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
-        child = await trio.lowlevel.open_process(
-            [sys.executable, "-P", "-m", "fairq", "serve"], env={**own, **environment_of(settings), CHILD: "1"},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        child, line = await start_child(
+            [sys.executable, "-P", "-m", "fairq", "serve"], {**own, **environment_of(settings)}, CHILD,
+            stdout=subprocess.PIPE,
         )  # fmt: skip
         self._children.add(child)
         is_ready = False
@@ -185,11 +186,10 @@ class Fleet:
         finally:
             if child.poll() is None:
                 child.kill()
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True), line:
                 await child.wait()
-                for pipe in (child.stdin, child.stdout):
-                    assert pipe is not None
-                    await pipe.aclose()
+                assert child.stdout is not None
+                await child.stdout.aclose()
             self._children.discard(child)
 
 
@@ -220,10 +220,10 @@ async def serve_fleet(settings: Settings, store_url: str, stop: trio.Event) -> N
             await fleet.stop()
 
 
-async def watch_parent(stop: trio.Event) -> None:
+async def watch_parent(line: socket.socket, stop: trio.Event) -> None:
     """Set `stop` when the parent process has ended."""
-    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as nothing:
-        while await nothing.receive_some(1):
+    with trio.socket.from_stdlib_socket(line) as nothing, suppress(OSError):
+        while await nothing.recv(1):
             pass
     log.warning("parent process ended; stopping")
     stop.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -185,33 +186,33 @@ async def _open_listeners(
         raise SettingsError(f"port {port} on {host} {why}", field=field) from None
 
 
-async def serve(settings: Settings, *, is_child: bool = False) -> None:
+async def serve(settings: Settings, line: socket.socket | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once.
 
-    `is_child`: this is one of several processes that share the port; it tells its parent when it serves.
+    `line`: this is one of several processes that share the port; it tells its parent when it serves.
     """
     serving, stop = trio.Event(), trio.Event()
     async with background() as nursery:
         nursery.start_soon(_watch_signals, serving, stop, nursery.cancel_scope)
         nursery.start_soon(control_collection)
-        if settings.processes > 1 and not is_child:
+        if settings.processes > 1 and line is None:
             async with _store_url(settings) as store_url:
                 serving.set()
                 if settings.dev:
                     log.warning(DEV_WARNING)
                 await serve_fleet(settings, store_url, stop)
         else:
-            await _serve_alone(settings, serving, stop, nursery if is_child else None)
+            await _serve_alone(settings, serving, stop, line, nursery)
     log.info("stopped")
 
 
 async def _serve_alone(
-    settings: Settings, serving: trio.Event, stop: trio.Event, parent_watch: trio.Nursery | None
+    settings: Settings, serving: trio.Event, stop: trio.Event, line: socket.socket | None, nursery: trio.Nursery
 ) -> None:
-    async with running_server(settings, is_shared=parent_watch is not None) as served:
+    async with running_server(settings, is_shared=line is not None) as served:
         serving.set()
-        if parent_watch is not None:
-            parent_watch.start_soon(watch_parent, stop)
+        if line is not None:
+            nursery.start_soon(watch_parent, line, stop)
             print(READY.decode(), end="", flush=True)
         else:
             if settings.dev:

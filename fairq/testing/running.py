@@ -20,9 +20,11 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from attrs import define, field
 
 from fairq.client import tracing
+from fairq.client.forks import running_worker
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.interrupts import remembering_interrupts
 from fairq.client.isolation import in_contexts
+from fairq.client.runtime import current_runtime
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import FairqError, Forbidden
@@ -40,7 +42,7 @@ MAX_RUNS = 100_000  # of handlers in one call, so that tasks that enqueue each o
 
 @asynccontextmanager
 async def _open_tasks() -> AsyncIterator[TaskGroup]:
-    with remembering_interrupts(), ungrouped():
+    with running_worker(current_runtime()), remembering_interrupts(), ungrouped():
         async with anyio.create_task_group() as group:
             yield group
 

@@ -19,7 +19,7 @@ from tests.store.waiting import wait_for, wait_until
 from .harness import EXIT_SECONDS, Commands, ServerThread, check_error, fairq, fairq_here, read_until, started
 
 APP = """
-import os, pathlib, asyncio, sys, time
+import os, pathlib, asyncio, subprocess, sys, time
 import fairq
 
 def tell(*words):  # in one write: the children and their logs share a pipe
@@ -41,6 +41,10 @@ async def send(task):
     tell("begins", task.payload, os.getpid())
     if task.payload == "stuck":
         time.sleep(600)
+    if task.payload == "programs":
+        read = subprocess.run(["cat"], capture_output=True, timeout=20).stdout
+        files = [sys.executable, "-c", "import os; print(sorted(map(int, os.listdir('/dev/fd'))))"]
+        return tell("run", read, subprocess.run(files, capture_output=True, close_fds=False, text=True).stdout)
     while task.payload != "quick" and not pathlib.Path(task.payload).exists():
         await asyncio.sleep(0.01)
     tell("ends", task.payload)
@@ -128,6 +132,15 @@ def test_a_child_that_dies_is_started_again_under_its_name_and_one_that_is_drain
         read_until(process, "ends quick")
         assert commands("workers", "drain", "web-2").code == 0
         assert process.wait(EXIT_SECONDS) == 0
+
+
+def test_what_a_handler_runs_has_an_empty_standard_input_and_no_line_to_the_supervisor(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    with supervised(server, tmp_path) as process:
+        children_of(process)
+        commands.enqueue("emails", '"programs"')
+        assert read_until(process, "run ") == "run b'' [0, 1, 2, 3]\n", "3: the folder itself"
 
 
 @pytest.mark.deep("kills")

@@ -192,6 +192,20 @@ async def test_a_child_that_begins_while_the_fleet_stops_ends_too(
     assert [each.returncode for each in opened] == [-signal.SIGKILL, -signal.SIGTERM]
 
 
+async def test_what_a_child_of_a_fleet_runs_has_an_empty_standard_input(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\ncat && echo ready && exec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    fleet = Fleet(Settings(), 1)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(fleet.run)
+            await fleet.stop()
+
+
 async def test_a_fleet_that_waits_to_start_a_child_again_stops_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
