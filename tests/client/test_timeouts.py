@@ -109,7 +109,7 @@ async def test_the_slot_of_a_plain_function_is_kept_while_its_thread_runs(servic
     app, leave, began, ran = service.worker(1), threading.Event(), threading.Event(), list[Any]()
 
     @app.task("emails")
-    @app.task("emails", name="short", timeout=0.05)
+    @app.task("emails", name="short", timeout=0.5)
     def handle(task: fairq.Task) -> None:
         if task.payload == "block":
             began.set()
@@ -193,7 +193,7 @@ async def test_a_burst_whose_slots_are_all_kept_waits_for_one_and_does_not_ask_o
         return request(self, verb, *args)
 
     @app.task("emails")
-    @app.task("emails", name="short", timeout=0.05)
+    @app.task("emails", name="short", timeout=0.5)
     def handle(task: fairq.Task) -> None:
         if task.payload == "block":
             leave.wait(20)
