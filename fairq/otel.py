@@ -6,10 +6,10 @@ of its task and what their handlers do are one trace. `tracestate` and baggage d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fairq.client.tracing import EndSettling
     from fairq.model.tasks import NewTask, Settlement
     from fairq.wire.frames import PushedTask
+
+T = TypeVar("T")
 
 _W3C = TraceContextTextMapPropagator()
 
@@ -54,15 +56,14 @@ class _Tracing(tracing.Tracing):
             parent = carrier.get("traceparent", "")
             yield [task._replace(trace=task.trace or parent) for task in tasks]
 
-    @contextmanager
-    def processing(self, queue: str, task: PushedTask) -> Iterator[None]:
+    async def processing(self, queue: str, task: PushedTask, attempt: Coroutine[Any, Any, T]) -> T:
         parent = _W3C.extract({"traceparent": task.trace}, Context())
         told = _describe(
             "process", "process", queue, messaging__message__id=task.id, fairq__tenant=task.tenant,
             fairq__attempt=task.attempt, fairq__name=task.name,
         )  # fmt: skip
         with self._tracer.start_as_current_span(f"process {queue}", parent, SpanKind.CONSUMER, told):
-            yield
+            return await attempt
 
     def settling(self, queue: str, task: PushedTask, how: Settlement, outcome: str) -> EndSettling:
         processing = trace.get_current_span()

@@ -33,6 +33,7 @@ class Hooks:
     shutdown: list[Hook] = field(factory=list, init=False)
     around: list[Around] = field(factory=list, init=False)
     inside: list[Callable[[Any], AbstractContextManager[Any]]] = field(factory=list, init=False)
+    has_middleware: bool = field(default=False, init=False)
 
     def add(self, middleware: Middleware) -> None:
         """Add a generator function; its kind says where it runs. Raises: BadRequest."""
@@ -46,11 +47,7 @@ class Hooks:
                 " without @contextmanager",
                 field="middleware",
             )
-
-    @property
-    def has_middleware(self) -> bool:
-        """True if something is to be done around each task."""
-        return bool(self.around or self.inside)
+        self.has_middleware = True
 
     async def start(self) -> Context:
         """Call the functions of on_startup, in order; returns their context. Raises: what the first that fails does."""
@@ -81,7 +78,7 @@ class Hooks:
 
 async def _call(hook: Hook, context: Context) -> None:
     """Call a function in a thread, which goes on if it is left; await what it returns in the loop (`async def`)."""
-    from fairq.client.isolation import in_contexts
+    from fairq.client.isolation import in_context
     from fairq.client.threads import Threads
 
     threads = Threads(1)
@@ -90,7 +87,7 @@ async def _call(hook: Hook, context: Context) -> None:
     finally:
         threads.close()
     if inspect.isawaitable(returned):
-        await in_contexts(lambda: context, _await(returned))
+        await in_context(context, _await(returned))
 
 
 async def _await(returned: Awaitable[Any]) -> None:

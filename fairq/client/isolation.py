@@ -1,28 +1,34 @@
 """Keeps handlers apart: one leaves nothing that the next one sees, or that acts on it.
 
 A scheduler task of its own for each handler would see to that. It would add half to what the worker does for a short
-one. So a runner runs many handlers in one scheduler task,
+one. So a runner runs many handlers in one scheduler task and its context, a copy of what on_startup left, for as long
+as both are untouched.
 
-- each in a fresh context: a copy of what on_startup left, with decimal's own context, which changes in place;
-- for as long as that scheduler task is unchanged. Once a handler has left something there, the runner ends, and another
-  one takes its place, in a new scheduler task.
+| a handler has left | which is seen as | in the |
+|---|---|---|
+| a context variable, even if it is set back | another map of variables: they never change in place | context |
+| what uses the very context later, not a copy | one more reference | context |
+| asyncio: the task's name, an attribute of it, a count of cancellations | just that | task |
+| asyncio: what cancels it later, as a timer or an open timeout does; what is kept for it | one more reference | task |
+| trio: an open cancel scope or nursery, the task's name | just that | task |
 
-| a handler has left | which is seen as |
-|---|---|
-| asyncio: the task's name, an attribute of it, a count of cancellations | just that |
-| asyncio: what cancels the task later, as a timer or an open timeout does; what is kept for it | one more reference |
-| trio: an open cancel scope or nursery, the task's name | just that |
+- In the context: the runner runs each further handler in a fresh context of its own.
+- In the task: the runner ends, and another one takes its place, in a new scheduler task.
+
+Decimal's context does change in place. If on_startup has left one, each copy of the context has one of its own, and so
+another map: as if a handler had left it.
 
 A plain handler's thread runs it in a copy of the fresh context. Thread-locals stay.
 """
 
 from __future__ import annotations
 
-import gc
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from decimal import getcontext, setcontext
+from functools import partial
+from gc import get_referents
 from sys import getrefcount
 from typing import Any, NamedTuple, TypeVar
 from weakref import getweakrefcount
@@ -31,7 +37,7 @@ import anyio
 
 from fairq.client.frames import let_frames_go
 from fairq.client.patience import Patience
-from fairq.client.runtime import current_runtime, current_task, forget_native_cancels, native_cancels
+from fairq.client.runtime import current_runtime, current_task, forget_native_cancels, in_trio, native_cancels
 from fairq.groups import ungrouped
 from fairq.log import Log
 
@@ -40,26 +46,17 @@ log = Log("fairq.worker")
 T = TypeVar("T")
 
 _DECIMAL = "decimal_context"  # decimal's variable
-_FRESH = object()  # what a coroutine yields to go on in a fresh context
+
+NOTHING, IN_CONTEXT, IN_TASK = range(3)  # what handlers have left
 
 
 @types.coroutine
-def in_fresh_context() -> Generator[Any, Any, None]:
-    """Go on in a fresh context; for what `in_contexts` awaits."""
-    yield _FRESH
-
-
-@types.coroutine
-def in_contexts(fresh: Callable[[], Context], coroutine: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """Await a coroutine in fresh contexts, in the scheduler task that runs."""
-    run, send = fresh().run, coroutine.send
+def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Await a coroutine in a context, in the scheduler task that runs."""
+    run, send = context.run, coroutine.send
     try:
         passed = run(send, None)  # what it waits for, then the answer: either may have a handler's exception
         while True:
-            if passed is _FRESH:
-                run = fresh().run
-                passed = run(send, None)
-                continue
             try:
                 passed = yield passed
             except BaseException as error:
@@ -92,7 +89,7 @@ class OwnTask(NamedTuple):
 
     scope: anyio.CancelScope  # cancels it
     is_cancelled: Callable[[], bool]  # not by a handler
-    is_unchanged: Callable[[], bool]  # to be called in it: whether handlers have left nothing there
+    left: Callable[[], int]  # what handlers have left there; to be called in it
 
 
 async def keep_running(
@@ -100,7 +97,7 @@ async def keep_running(
     run: Callable[[OwnTask], Coroutine[Any, Any, None]],
     is_cancelled: Callable[[], bool],
 ) -> None:
-    """Await `run(own)` again and again, each time in a new scheduler task, in fresh contexts.
+    """Await `run(own)` again and again, each time in a new scheduler task, which has a fresh context.
 
     `is_cancelled` says whether a cancellation is the worker's own; any other one is a handler's doing.
     """
@@ -126,21 +123,22 @@ async def _run_in_own_task(
     async def begin() -> None:
         nonlocal is_unchanged, interrupt
         with patience.running():
-            own = OwnTask(patience.scope, lambda: patience.is_cancelled or is_cancelled(), _watch(current_task()))
+            left = _watch(current_task(), fresh)
+            own = OwnTask(patience.scope, lambda: patience.is_cancelled or is_cancelled(), left)
             try:
-                await in_contexts(fresh, run(own))
+                await run(own)
             except anyio.get_cancelled_exc_class() as cancelled:
                 let_frames_go(cancelled)  # anyio's frame has it
                 raise
             except (KeyboardInterrupt, SystemExit) as error:  # asyncio leaves its loop at each task that raises one
                 interrupt = error
             finally:
-                is_unchanged = own.is_unchanged()
+                is_unchanged = left() != IN_TASK
 
     try:
         with ungrouped(), patience.around():
             async with anyio.create_task_group() as group:
-                group.start_soon(begin, name="fairq runner")
+                fresh().run(partial(group.start_soon, begin, name="fairq runner"))
                 await patience.watch()
     except RuntimeError as error:  # trio's, when that task ended
         if is_unchanged:
@@ -153,16 +151,38 @@ async def _run_in_own_task(
         interrupt = None  # its traceback has this frame
 
 
-def _watch(task: Any) -> Callable[[], bool]:
-    """Return what tells whether the running scheduler task is still as it is now."""
-    if hasattr(task, "child_nurseries"):  # trio's; nobody can cancel it but by these
-        before = (task.name, task._cancel_status)  # the innermost open scope; a nursery has one
-        return lambda: (task.name, task._cancel_status) == before
-    name, cancelling = task.get_name, task.cancelling
+def _watch(task: Any, fresh: Callable[[], Context]) -> Callable[[], int]:
+    """Return what tells what handlers have left in the running scheduler task since now."""
+    (variables,) = get_referents(fresh())  # the map: the last of a context's referents, a copy's only one
+    if in_trio():  # nobody can cancel its task but by these
+        name, status, context = task.name, task._cancel_status, task.context  # the innermost open scope's, or nursery's
+        uses = getrefcount(context)
 
-    def look() -> tuple[object, ...]:
-        # Attributes are among the referents: the task tells them in no other way.
-        return name(), cancelling(), getrefcount(task), getweakrefcount(task), len(gc.get_referents(task))
+        def left() -> int:
+            if task._cancel_status is not status or task.name != name:
+                return IN_TASK
+            is_fresh = getrefcount(context) == uses and get_referents(context)[-1] is variables
+            return NOTHING if is_fresh else IN_CONTEXT
 
-    found = look()
-    return lambda: look() == found
+        return left
+
+    context = next(each for each in get_referents(task) if isinstance(each, Context))  # the first is its own
+    cancelling = task.cancelling
+    *referents, _ = get_referents(task, context)
+    references, weak_references, cancelled = getrefcount(task), getweakrefcount(task), cancelling()
+    uses = getrefcount(context)
+
+    def left_in_asyncio() -> int:
+        is_used = getrefcount(context) != uses
+        found = get_referents(task, context)  # of the task, its name and attributes: it tells these in no other way
+        is_fresh = found.pop() is variables and not is_used
+        if (
+            found != referents
+            or getrefcount(task) != references
+            or getweakrefcount(task) != weak_references
+            or cancelling() != cancelled
+        ):
+            return IN_TASK
+        return NOTHING if is_fresh else IN_CONTEXT
+
+    return left_in_asyncio

@@ -90,11 +90,11 @@ class Handler:
 
         Raises, when awaited: what it does; Misfit, TimedOut.
         """
-        limit_s = min(self.timeout_s, run_timeout_s)
-        if self.is_async and limit_s == inf and self.payload_type is None and not self.hooks.has_middleware:
+        is_limited = self.timeout_s != inf or run_timeout_s != inf
+        if self.is_async and not is_limited and self.payload_type is None and not self.hooks.has_middleware:
             found: Awaitable[Any] = self.function(task)  # the most frequent case, at no cost
             return found
-        return self._run(task, threads, limit_s)
+        return self._run(task, threads, min(self.timeout_s, run_timeout_s))
 
     async def _run(self, task: Any, threads: Threads, limit_s: float) -> Any:
         if self.payload_type is not None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskStatus
@@ -34,7 +34,7 @@ from fairq.client.forks import running_worker
 from fairq.client.frames import let_frames_go
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.interrupts import remembering_interrupts
-from fairq.client.isolation import OwnTask, fresh_contexts, in_fresh_context, keep_running
+from fairq.client.isolation import IN_TASK, OwnTask, fresh_contexts, in_context, keep_running
 from fairq.client.loops import fault_of
 from fairq.client.runtime import Event, Lot, Runtime, cancellation_from_here, is_cancelled
 from fairq.client.suspension import awake_clock
@@ -76,12 +76,8 @@ def _queues_of(app: Worker) -> list[str]:
     return list(app.queues)
 
 
-class Waiting(NamedTuple):
-    """A task that waits for a place; `begin_by` is the end of its time, by the clock of the event loop, or later."""
-
-    queue: str
-    task: PushedTask
-    begin_by: float
+# A task that waits for a place: its queue, itself, and the end of its time by the clock of the event loop, or later.
+Waiting = tuple[str, PushedTask, float]
 
 
 @define(eq=False)
@@ -296,8 +292,7 @@ class Working:
             session.has_renewed = False
             self._look_again()
         if session.lost:
-            held = (each for each in self.waiting if session.holds(each.queue, each.task.id, each.task.lease))
-            self.waiting = deque(held)
+            self.waiting = deque(each for each in self.waiting if session.holds(each[0], each[1].id, each[1].lease))
         if not session.is_connected:  # others soon have the tasks that no handler has begun
             self._give_waiting_back()
         for lease in session.lost:
@@ -348,7 +343,8 @@ class Working:
         for task in push.tasks:
             # By the store's clock: ours may be wrong. It is over already where the store's was set back.
             left_s = (task.expires_at_ms - leased_at_ms(task.lease)) / 1000 if task.expires_at_ms else 0.0
-            self.waiting.append(Waiting(push.queue, task, self.runtime.current_time() + left_s if left_s > 0 else inf))
+            begin_by = self.runtime.current_time() + left_s if left_s > 0 else inf
+            self.waiting.append((push.queue, task, begin_by))
         session = self.driver.session
         while self.waiting and session.holding - session.unsettled > session.credit:  # pushed before it was lowered
             self._release(*self.waiting.pop()[:2])
@@ -385,6 +381,7 @@ class Working:
         before it begins, so there is always one on its way while tasks wait; and handlers that never wait are run in a
         row, without a switch for each.
         """
+        is_apart = False  # each handler from the others: one has changed the context that they had in common
         while True:
             await self._wait_for_task()
             for burst in range(BURST):
@@ -394,12 +391,18 @@ class Working:
                     self.driver.send_now()
                     if self._is_ahead:
                         break
-                queue, pushed, begin_by = self.waiting.popleft()
+                queue, pushed, begin_by = waiting = self.waiting.popleft()
                 if self.waiting and not burst:
                     self.runners.unpark()
-                if await self._perform(queue, pushed, begin_by, own) or not own.is_unchanged():
+                if (start := self.driver.session.start_of(queue, pushed.id, pushed.lease, begin_by)) is not NOW:
+                    self._put_off(waiting, start)
+                    continue
+                attempt = tracing.active.processing(queue, pushed, self._perform(queue, pushed, own))
+                has_lost = await (in_context(self.fresh_context(), attempt) if is_apart else attempt)
+                if has_lost or (left := own.left()) == IN_TASK:
                     return
-                await in_fresh_context()
+                if left:  # in the context
+                    is_apart = True
 
     @property
     def _is_ahead(self) -> bool:
@@ -425,14 +428,6 @@ class Working:
                 turns = 0
                 await self.runners.park()
 
-    async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, own: OwnTask) -> str:
-        """Run a task; returns `lost` or `cancelled` if its lease was, though the handler went on to its end."""
-        if (start := self.driver.session.start_of(queue, pushed.id, pushed.lease, begin_by)) is not NOW:
-            self._put_off(Waiting(queue, pushed, begin_by), start)
-            return ""
-        with tracing.active.processing(queue, pushed):
-            return await self._perform_held(queue, pushed, own)
-
     def _put_off(self, waiting: Waiting, start: Start) -> None:
         if start is Start.NEVER:
             self._release(*waiting[:2])  # the store lets it expire
@@ -440,7 +435,8 @@ class Working:
             self.in_doubt.append(waiting)
             self.driver.wake_writer()  # its renewal is due
 
-    async def _perform_held(self, queue: str, pushed: PushedTask, own: OwnTask) -> str:
+    async def _perform(self, queue: str, pushed: PushedTask, own: OwnTask) -> str:
+        """Run a task; returns `lost` or `cancelled` if its lease was, though the handler went on to its end."""
         app, key = self.app, (queue, pushed.id, pushed.lease)
         began = self.runtime.current_time() if app.log_tasks else 0.0
         settlement: Settlement | None = None

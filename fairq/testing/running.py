@@ -23,7 +23,7 @@ from fairq.client import tracing
 from fairq.client.forks import running_worker
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.interrupts import remembering_interrupts
-from fairq.client.isolation import in_contexts
+from fairq.client.isolation import in_context
 from fairq.client.runtime import current_runtime
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
@@ -110,13 +110,10 @@ class Memory:
         return None
 
     async def _perform_apart(self, name: str, pushed: PushedTask) -> None:
-        await in_contexts(self.fresh_context, self._perform(name, pushed))
+        attempt = tracing.active.processing(name, pushed, self._perform(name, pushed))
+        await in_context(self.fresh_context(), attempt)
 
     async def _perform(self, name: str, pushed: PushedTask) -> None:
-        with tracing.active.processing(name, pushed):
-            await self._perform_traced(name, pushed)
-
-    async def _perform_traced(self, name: str, pushed: PushedTask) -> None:
         handler, queue = self.worker.handlers[name].find(pushed.name), self.queues[name]
         record, limit_s = queue.records[pushed.id], queue.settings.run_timeout_ms / 1000 or inf
         settlement = Settlement("release", pushed.id, pushed.lease)  # of a handler that is cancelled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import decimal
+import gc
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -22,18 +23,23 @@ import trio
 import fairq
 import fairq.testing
 from fairq.client import isolation
+from fairq.client import working as working_module
 from tests.logs import captured_logs
 
 from .runtimes import LIMIT_S, Service, on_both, wait_state, working
 
 LOOPS = ("asyncio", "uvloop", "trio")
+NEW = 28  # digits of a new decimal context
 
 tenant_var = contextvars.ContextVar[str]("tenant_var", default="nobody")
 base_var = contextvars.ContextVar[str]("base_var", default="not started")
 
 
 def on_loops(*loops: str) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """Run an async test under each of these loops, for at most LIMIT_S, with the argument `loop`."""
+    """Run an async test under each of these loops, for at most LIMIT_S, with the argument `loop`.
+
+    In a context without decimal's, which pytest has.
+    """
 
     def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         async def limited(**fixtures: Any) -> None:
@@ -46,7 +52,8 @@ def on_loops(*loops: str) -> Callable[[Callable[..., Awaitable[None]]], Callable
                 pytest.importorskip("uvloop")
             options = {"use_uvloop": loop == "uvloop"} if loop != "trio" else {}
             backend = "trio" if loop == "trio" else "asyncio"
-            anyio.run(partial(limited, loop=loop, **fixtures), backend=backend, backend_options=options)
+            test_in_loop = partial(limited, loop=loop, **fixtures)
+            contextvars.Context().run(anyio.run, test_in_loop, backend=backend, backend_options=options)
 
         others = [each for name, each in signature(test).parameters.items() if name != "loop"]
         own = Parameter("loop", Parameter.KEYWORD_ONLY)
@@ -102,12 +109,13 @@ def inside(task: fairq.Task) -> Iterator[None]:
     yield
 
 
-def set_up(app: fairq.Worker, startup: str) -> None:
-    """Have on_startup leave a context: from the loop, or from a thread."""
+def set_up(app: fairq.Worker, startup: str, digits: int = 50) -> None:
+    """Have on_startup leave a context: from the loop, or from a thread; decimal's too, unless it is as any new one."""
 
     def prepare() -> None:
         base_var.set("started")
-        decimal.getcontext().prec = 50
+        if digits != NEW:
+            decimal.getcontext().prec = digits
 
     async def prepare_async() -> None:
         await anyio.lowlevel.checkpoint()
@@ -117,13 +125,13 @@ def set_up(app: fairq.Worker, startup: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "startup"), [("async", "async"), ("waits", "plain"), ("plain", "plain")])
-@pytest.mark.parametrize("has_middleware", [False, True])
+@pytest.mark.parametrize(("has_middleware", "digits"), [(False, NEW), (False, 50), (True, 50)])
 @on_loops(*LOOPS)
 async def test_each_sees_what_startup_left(
-    service: Service, loop: str, kind: str, startup: str, has_middleware: bool
+    service: Service, loop: str, kind: str, startup: str, has_middleware: bool, digits: int
 ) -> None:
     app, seen = service.worker(1), list[tuple[str, dict[str, Any]]]()
-    set_up(app, startup)
+    set_up(app, startup, digits)
     if has_middleware:
         app.middleware(around)
         app.middleware(inside)
@@ -152,7 +160,7 @@ async def test_each_sees_what_startup_left(
     for tenant, each in seen:
         assert each == {
             "tenant": f"around {tenant}" if has_middleware else "nobody", "base": "started",
-            "bound": {"inside": tenant} if has_middleware else {}, "digits": 50, "name": "its own",
+            "bound": {"inside": tenant} if has_middleware else {}, "digits": digits, "name": "its own",
         }  # fmt: skip
     assert (tenant_var.get(), base_var.get()) == ("nobody", "not started")
 
@@ -335,8 +343,42 @@ async def use_scopes(loop: str) -> None:
         await asyncio.gather(asyncio.sleep(0), asyncio.to_thread(threading.get_ident))
 
 
+def call_here_later(loop: str, call: Callable[[], None]) -> None:
+    """Have a function called later, in the very context that runs, not in a copy."""
+    if loop == "trio":
+        context = trio.lowlevel.current_task().context
+        trio.lowlevel.current_trio_token().run_sync_soon(context.run, call)
+    else:
+        referents = gc.get_referents(asyncio.current_task())  # from Python 3.12 on there is get_context()
+        context = next(each for each in referents if isinstance(each, contextvars.Context))
+        asyncio.get_running_loop().call_soon(call, context=context)
+
+
 @on_loops(*LOOPS)
-async def test_handlers_that_leave_nothing_share_a_scheduler_task(
+async def test_what_runs_later_in_the_context_of_a_handler_does_not_reach_the_next(service: Service, loop: str) -> None:
+    app, seen, is_set = service.worker(1), list[str](), anyio.Event()
+
+    def call() -> None:
+        tenant_var.set("acme")
+        is_set.set()
+
+    @app.task("q")
+    async def handle(task: fairq.Task) -> None:
+        if task.payload == "leaves":
+            call_here_later(loop, call)
+            return
+        seen.append(tenant_var.get())
+        await is_set.wait()
+        seen.append(tenant_var.get())
+
+    async with service.client() as client:
+        await client.enqueue_many("q", ["leaves", "looks"])
+        await app.run(burst=True)
+    assert seen == ["nobody", "nobody"]
+
+
+@on_loops(*LOOPS)
+async def test_handlers_that_leave_nothing_share_a_scheduler_task_and_a_context(
     service: Service, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, begun = service.worker(1), list[object]()
@@ -347,6 +389,7 @@ async def test_handlers_that_leave_nothing_share_a_scheduler_task(
         return own_task(*own)
 
     monkeypatch.setattr(isolation, "OwnTask", begin)
+    monkeypatch.setattr(working_module, "in_context", None)  # and its context
 
     @app.task("q")
     async def handle(task: fairq.Task) -> None:
