@@ -61,7 +61,7 @@ end
 
 -- Tasks of one call that will be stored; nothing is written before all are known. `replaced`: those that will be
 -- cancelled for them; `freed_bytes` and `freed_delayed`: the room that these leave. `bytes`: what the tasks count, with
--- dedupe keys that are held for a period (`key_bytes`).
+-- dedupe keys that are held for a period (`key_bytes`). `has_duplicates`: some may not be stored, for others are known.
 function arrivals.new(tenant)
   return {tenant = tenant, records = {}, payloads = false, ready = {}, delayed = false, expiring = false,
     tasks_with_options = false, replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = false, bytes = 0,
@@ -111,7 +111,10 @@ function arrivals.admit(call, new, id, payload, terms)
   if asked.dedupe_key ~= '' then
     local own = new.holders and new.holders[asked.dedupe_key]
     local holder = own and own.id or task_options.holder_of(call, new.tenant, asked.dedupe_key)
-    if holder then return 'duplicate ' .. holder, holder, own end
+    if holder then
+      new.has_duplicates = true
+      return 'duplicate ' .. holder, holder, own
+    end
   end
   arrivals.add(call, new, id, payload, terms)
   return 'ok'

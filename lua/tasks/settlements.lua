@@ -34,7 +34,7 @@ end
 local function end_options(call, account, id, how, attempt)
   batches.note_end(call, id, how)
   feeds.tell_of(call, account, id, how, attempt, '')
-  task_options.drop(call, account.name, id)
+  task_options.drop(call, account, id, how == 'done')
 end
 
 -- Forgets a task that was cancelled. Its id is remembered with the lease, if its own owner ended it; else with 0, so

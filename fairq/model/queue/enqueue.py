@@ -34,7 +34,12 @@ class Enqueueing(Batching):
         if self.touched:
             self.finish_batches(now)
             self.close(now, notify=notify)
-        return outcomes
+        return [self.with_state(outcome, id) for outcome, (id, _) in zip(outcomes, tasks, strict=False)]
+
+    def with_state(self, outcome: str, id: str) -> str:
+        """Add to the outcome of a duplicate the state of the task that it is a duplicate of."""
+        word, _, holder = outcome.partition(" ")
+        return f"{outcome}\n{self.state_of(holder or id).state}" if word == "duplicate" else outcome
 
     def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
         """Store the tasks that are new and would not expire before they could start."""
