@@ -38,12 +38,15 @@ function arrivals.read_options(call, packed, due_at)
   if options.group:find('%c') then refuse('bad_request', 'group') end
   if options.name:find('%c') then refuse('bad_request', 'name') end
   if options.replace > 0 and (options.dedupe_key == '' or options.batch ~= '') then refuse('bad_request', 'replace') end
-  if options.delay > 0 then options.start_at = call.now + options.delay end
-  options.start_at = due_at or options.start_at
-  if options.expires_in > 0 then options.expires_at = call.now + options.expires_in end
+  local from = records.counted_from(call)
+  if options.delay > 0 then options.start_at, options.start_from = call.now + options.delay, from end
+  if due_at then options.start_at, options.start_from = due_at, 0 end
+  if options.expires_in > 0 then options.expires_at, options.end_from = call.now + options.expires_in, from end
   local moves = options.expires_after_start > 0
   if moves then
-    options.expires_at = (options.start_at > 0 and options.start_at or call.now) + options.expires_after_start
+    local has_start = options.start_at > 0
+    options.expires_at = (has_start and options.start_at or call.now) + options.expires_after_start
+    options.end_from = has_start and options.start_from or from
   end
   if options.max_attempts < 0 then options.max_attempts = call.queue.max_attempts end
   options.asked = task_options.asked_by(options)

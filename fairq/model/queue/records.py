@@ -41,6 +41,7 @@ class Records(FairPick):
         self.stored_level: float = 0
         self.call_origin: float = 0
         self.goes_back = False
+        self.mending = 0  # the step that ticks are at, after the time has gone back
         self.ahead: float = 0  # by how much the clock is ahead of what the caller's own clock confirms
         self.settings = dict(SETTINGS)
         self.last_lease: int = 0
@@ -103,7 +104,7 @@ class Records(FairPick):
         self.write_idle()
         has_room = self.freed and self.reserve > 0 and self.servable > 0 and not self.is_full()
         self.stored_clock, self.stored_level, self.origin = self.clock, self.level, self.call_origin
-        self.sweeping = 2 if self.goes_back else self.sweeping
+        self.sweeping = 3 if self.goes_back else self.sweeping
         self.wake.extend(self.woken)
         if self.hungry and (self.readied or has_room) and not self.blocked and notify:
             self.hungry = 0
