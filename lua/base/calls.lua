@@ -80,8 +80,8 @@ end
 
 -- Sets the time of the call: the store's, but no earlier than the queue's last change, so that nothing happens twice.
 -- Where the store's clock was far ahead and is set right, that would halt the queue for as long; so the queue's time
--- goes back too, and ticks look anew for each tenant's first delayed task, and put delays right that were counted meanwhile
--- (verbs/jumps.lua).
+-- goes back too. Ticks then look anew for each tenant's first delayed task, and put delays right that were counted
+-- meanwhile (verbs/jumps.lua).
 --
 -- Accounts and leases see no jump: their times count from the origin, which moves along, back and ahead.
 local function set_time(call, time)
