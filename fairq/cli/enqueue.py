@@ -137,7 +137,11 @@ def enqueue(
         return task, None if wait_s is None else await task.result(timeout=wait_s)
 
     task, result = run_with(server, work)
-    row = {"id": task.id, "queue": task.queue, "duplicate": task.is_duplicate, "replaced": task.is_replaced}
+    row: dict[str, Any] = {"id": task.id, "queue": task.queue}
+    row |= {"duplicate": task.is_duplicate, "replaced": task.is_replaced}
+    if task.duplicate_of_state:
+        row["duplicate_of_state"] = task.duplicate_of_state
+        print(f"fairq: not enqueued: task {task.id} is known, and is {task.duplicate_of_state}", file=sys.stderr)
     if json:
         print_json(row if wait is None else row | {"result": result})
     elif wait is None:

@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 
 def _task_of(outcome: str, id: str, queue: str, client: Client) -> EnqueuedTask:
     """Return the task of an outcome: the new one, or the one that already had its id or holds its dedupe key."""
-    word, _, holder = outcome.partition(" ")
-    return EnqueuedTask(holder or id, queue, word == "duplicate", client=client, is_replaced=word == "replaced")
+    word, holder, state = later.outcomes.read_sent(outcome)
+    return EnqueuedTask(
+        holder or id, queue, word == "duplicate", client=client, is_replaced=word == "replaced",
+        duplicate_of_state=state,
+    )  # fmt: skip
 
 
 @define(eq=False)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fairq.model import limits as limits
     from fairq.model import operating as operating
     from fairq.model import options as options
+    from fairq.model import outcomes as outcomes
     from fairq.model import queues as queues
     from fairq.model import rules as rules
     from fairq.model import schedules as schedules

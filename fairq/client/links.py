@@ -63,7 +63,7 @@ class Links:
         with tracing.active.enqueueing(target, [task]) as (task,):
             outcome = await self.enqueue(target, task)
         later.options.check_in_time([outcome])
-        return outcome.partition(" ")[2] or task.id
+        return later.outcomes.read_sent(outcome).holder or task.id
 
     def add(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
         """Keep a task until the acknowledgement; returns its id."""

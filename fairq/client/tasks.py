@@ -29,6 +29,8 @@ class EnqueuedTask:
     """A task that the service has taken over.
 
     `is_duplicate`: it knew the id already, or another task holds the dedupe key, and then `id` is that one's.
+    `duplicate_of_state`: how the task stands that was there before, as in `TaskState`: one that is `dead` does not run
+    unless it is replayed. Empty if it is no duplicate, or the server is an older one.
     `is_replaced`: it took the place of the waiting task that held the dedupe key, which is cancelled.
     Producers get full ids, `<tenant>/<id>`, and name tasks by them.
     """
@@ -37,6 +39,7 @@ class EnqueuedTask:
     queue: str
     is_duplicate: bool = False
     is_replaced: bool = field(default=False, kw_only=True)
+    duplicate_of_state: str = field(default="", kw_only=True)
     _client: Client = field(kw_only=True, repr=False, eq=False)
     _keeps_result: bool = field(default=True, kw_only=True, repr=False, eq=False)  # as far as is known
 

@@ -216,7 +216,7 @@ def _how(value: Any, field: str) -> object:
 
 
 _OWN: dict[str, dict[str, Check]] = {
-    "QUEUE": {"stage": whole(1, 1).check, "blocked": whole(0, 31).check, "sweeping": whole(0, 2).check},
+    "QUEUE": {"stage": whole(1, 1).check, "blocked": whole(0, 31).check, "sweeping": whole(0, 3).check},
     "ACCOUNT": {
         "name": TENANT.check, "weight": whole(round(MIN_WEIGHT * 1_000), round(MAX_WEIGHT * 1_000)).check,
         "standing": whole(0, 2).check, "loan": whole(0, 2).check, "is_odd": FLAG, "is_on_wake_list": FLAG,

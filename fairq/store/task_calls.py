@@ -83,8 +83,9 @@ class TaskCalls(Calls):
         the caller claims as many tasks right behind. `maker`: who makes the queue if it does not exist (None: the
         tenant; empty: the service).
 
-        Outcomes: `ok`; `duplicate`: the id is known; `duplicate <id>`: that task holds the dedupe key; `expired`: its
-        expiry has already passed. On return as durable as the store's `appendfsync` makes it. Atomic.
+        Outcomes (`fairq.model.outcomes`): `ok`; `duplicate`: the id is known; `duplicate <id>`: that task holds the
+        dedupe key; both with a state; `expired`: its expiry has already passed. On return as durable as the store's
+        `appendfsync` makes it. Atomic.
         """
         at_once = () if notify == "all" else (notify,)
         maker = tenant if maker is None else maker

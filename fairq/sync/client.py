@@ -36,6 +36,7 @@ class EnqueuedTask:
     queue = Same[str]()
     is_duplicate = Same[bool]()
     is_replaced = Same[bool]()
+    duplicate_of_state = Same[str]()
     state = call(tasks.EnqueuedTask.state)
     cancel = call(tasks.EnqueuedTask.cancel)
     if TYPE_CHECKING:  # mypy knows no default of a type that `call` passes on

@@ -116,7 +116,7 @@ class MemoryClient(Client):
         record = self._memory.queue(task.queue).records[id]
         return TrackedTask(
             task.id, task.queue, task.is_duplicate, client=self, is_replaced=task.is_replaced,
-            keeps_result=task._keeps_result, record=record,
+            duplicate_of_state=task.duplicate_of_state, keeps_result=task._keeps_result, record=record,
         )  # fmt: skip
 
 

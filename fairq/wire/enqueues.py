@@ -14,6 +14,7 @@ from attrs import define, evolve, field, frozen
 
 from fairq.errors import FairqError, Retryable, TooLarge
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES
+from fairq.model.outcomes import with_states
 from fairq.model.tasks import NO_OPTIONS, OPTIONS, NewTask
 from fairq.wire.beside import payload_field
 from fairq.wire.calls import Call, Exchange, outcomes_of, refusals_of
@@ -81,7 +82,10 @@ class EnqueueExchange(Exchange):
         return self.kind, self.queue
 
     def answered(self, body: dict[str, Any], now: float) -> None:
-        outcomes = outcomes_of(body, "outcomes", sum([chunk.stop - chunk.start for chunk in self.chunks]))
+        count = sum([chunk.stop - chunk.start for chunk in self.chunks])
+        outcomes = outcomes_of(body, "outcomes", count)
+        if "duplicate_of_states" in body:
+            outcomes = with_states(outcomes, outcomes_of(body, "duplicate_of_states", count))
         at, refused = 0, list[Chunk]()
         refusals = refusals_of(body) if "refusals" in body else {}
         for chunk in self.chunks:

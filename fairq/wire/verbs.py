@@ -41,9 +41,10 @@ class Refusal(TypedDict):
 
 
 class Enqueued(TypedDict):
-    """What became of new tasks; refusals by tenant."""
+    """What became of new tasks, the states of those that they are duplicates of, and refusals by tenant."""
 
     outcomes: list[Sent]
+    duplicate_of_states: NotRequired[list[str]]
     refusals: NotRequired[dict[str, Refusal]]
 
 

@@ -80,14 +80,15 @@ end
 
 -- Sets the time of the call: the store's, but no earlier than the queue's last change, so that nothing happens twice.
 -- Where the store's clock was far ahead and is set right, that would halt the queue for as long; so the queue's time
--- goes back too, and ticks look anew for each tenant's first delayed task.
+-- goes back too. Ticks then look anew for each tenant's first delayed task, and put delays right that were counted
+-- meanwhile (verbs/jumps.lua).
 --
 -- Accounts and leases see no jump: their times count from the origin, which moves along, back and ahead.
 local function set_time(call, time)
   local queue = call.queue
   local passed = time - queue.now
   if passed < -CLOCK_BACK_MS then
-    queue.now, queue.origin, queue.sweeping = time, queue.origin + passed, SWEEP_WANTED
+    queue.now, queue.origin, queue.sweeping = time, queue.origin + passed, WENT_BACK
   elseif passed > CLOCK_BACK_MS and queue.leased > 0 or queue.blocked >= BLOCKED_REPAIR then
     local jump = math.max(length_of_jump(call, time), 0)
     queue.now, queue.origin = queue.now + jump, queue.origin + jump

@@ -23,7 +23,7 @@
 --: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d grouped:I blocked:B limited:B cause:B out_at:d
 --:   let_in_at:d more:t1 | packed
 --: HEADER type:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1 more:t1
---:   + trace:t1
+--:   + trace:t1 start_from:I end_from:I
 --: MARK how:B lease:d
 --: LEASE lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --: RUN lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I

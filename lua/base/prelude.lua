@@ -31,7 +31,7 @@ local BOUNDS = {
   queue_weight = {1, 10000000}, max_lost_leases = {0, 100},
 }
 local UNMADE, MADE, DELETING = 0, 1, 2  -- queue.stage: see operate/delete.lua
-local NO_SWEEP, SWEEPING, SWEEP_WANTED = 0, 1, 2  -- queue.sweeping: see limits.sweep
+local NO_SWEEP, SWEEPING, SWEEP_WANTED, WENT_BACK = 0, 1, 2, 3  -- queue.sweeping: see limits.sweep, verbs/jumps.lua
 local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
 local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
 local TASKS_PER_CALL = 500

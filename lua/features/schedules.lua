@@ -127,10 +127,14 @@ end
 
 local function fire_one(call, field, as_read, next_at)
   local schedule, revision = load_schedule(call, field)
-  if not schedule or revision ~= as_read or schedule.paused == 1 or schedule.next_at > call.now
-      or next_at <= schedule.next_at then
-    return 'gone'
+  local at = tonumber(redis.call('ZSCORE', call.prefix .. 'fires', field) or math.huge)
+  if not schedule or revision ~= as_read or at > call.now then return 'gone' end
+  if schedule.next_at > call.now then  -- it was computed while the clock was ahead (verbs/jumps.lua)
+    schedule.next_at = math.min(schedule.next_at, next_at)
+    save_schedule(call, field, schedule)
+    return 'moved'
   end
+  if next_at <= schedule.next_at then return 'gone' end
   local due_at, outcome = schedule.next_at, 'misfire'
   if schedule.misfire == ONCE or call.now - due_at <= LATE_MS then
     outcome = enqueue_fire(call, field, due_at)
@@ -147,7 +151,8 @@ end
 --         holds its dedupe key: no task) | "misfire" (it is more than a minute late, and the schedule skips missed
 --         fires: no task) | "expired" (its window, which counts from its start, is over: no task) | "quota_exceeded"
 --         (the tenant has too much waiting: no task) | "gone" (it is not due, or the revision has changed: another
---         call fired it) | "later" (what comes before it has long payloads: it stays due)
+--         call fired it) | "later" (what comes before it has long payloads: it stays due) | "moved" (its time, which
+--         is still to come, was computed while the clock was ahead: it fires at next_at if that is earlier)
 --         The task's id is <tenant>/<name>-<next_at of the revision>, and that is its start.
 function writes.fire(keys, args)
   local call, outcomes, changed, moments = calls.open(keys, args), {}, false, {}

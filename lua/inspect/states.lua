@@ -1,4 +1,4 @@
--- needs: accounts, batches, calls, leases, records, seats, takes, task_options
+-- needs: accounts, calls, records, seats, standing, takes
 --
 -- How queues, tenants and tasks stand now.
 
@@ -48,45 +48,6 @@ function reads.tenants(keys, args)
   return out
 end
 
--- Of a leased task: the deadline of its lease, and the name of the claim that took it.
-local function lease_facts(call, id, run)
-  local bundle = leases.bundle(call, run.lease)
-  local at = run.is_extended == 1 and redis.call('ZSCORE', call.prefix .. 'extended', id)
-    or redis.call('ZSCORE', call.prefix .. 'leases', leases.field(run.lease))
-  return at and text(at + call.queue.origin) or '0', bundle and bundle.claim or ''
-end
-
-local function state_of(call, id, record, run, packed_death)
-  if packed_death then
-    local death = DEATH.unpack(packed_death)
-    return {'dead', death.tenant, death.attempts, text(death.died_at), REASONS[death.reason], death.error,
-      death.lost_leases, 0}
-  end
-  if not records.is_task(record) then
-    return {records.read_mark(record) or 'unknown', '', 0, '0', '', '', 0, 0}
-  end
-  local tenant, attempt, message, lost = records.read(record).tenant, 0, '', 0
-  if run then attempt, message, lost = run.attempt, run.error, run.lost_leases end
-  if run and leases.is_leased(run.state) then
-    local at, claim = lease_facts(call, id, run)
-    return {'leased', tenant, attempt, at, claim, message, lost, run.lease}
-  end
-  if task_options.of(call, id).batch ~= '' and redis.call('ZSCORE', batches.pending_key(call, id), id) then
-    return {'pending', tenant, attempt, '0', '', message, lost, 0}
-  end
-  local start_at = redis.call('ZSCORE', call.prefix .. 'delayed:' .. tenant, id)
-  return {start_at and 'delayed' or 'ready', tenant, attempt, text(math.floor(start_at or 0)), '', message, lost, 0}
-end
-
--- What `tasks` tells of tasks.
-function states.of_tasks(call, ids)
-  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
-  local found, deaths, out = records.of(call, ids), redis.call('HMGET', call.prefix .. 'dead', unpack(ids)), {}
-  leases.read_runs(call, ids)
-  for i, id in ipairs(ids) do out[i] = state_of(call, id, found[i], leases.run_of(call, id), deaths[i]) end
-  return out
-end
-
 -- tasks(keys, argv): what is known of tasks.
 --   argv  ids (at most 500)
 --   out   per id: {state, tenant, attempt, at_ms, detail, error, lost_leases, lease}; state is ready, pending (without
@@ -94,7 +55,7 @@ end
 --         (at: death, detail: reason), done, cancelled or dead without a letter (not long ago; no more is told), or
 --         unknown
 function reads.tasks(keys, args)
-  return states.of_tasks(calls.ask(keys, args), {unpack(args, 3)})
+  return standing.of(calls.ask(keys, args), {unpack(args, 3)})
 end
 
 -- results(keys, argv): the results that are kept of tasks that were done.

@@ -1,4 +1,4 @@
--- needs: accounts, batches, calls, leases, limits, priorities, reserve, states, takes, task_options, turns
+-- needs: accounts, batches, calls, leases, limits, priorities, reserve, standing, takes, task_options, turns
 --
 -- Why a task waits: the facts. What they mean is for the servers to say (fairq/model/waiting.py).
 
@@ -43,7 +43,7 @@ end
 --         opening_changes_at and queue_opening_changes_at (when opening hours begin or close; 0: none)
 function reads.why(keys, args)
   local call, id = calls.ask(keys, args), args[3]
-  local row = states.of_tasks(call, {id})[1]
+  local row = standing.of(call, {id})[1]
   local out, state = {call.now, row}, row[1]
   if state ~= 'ready' and state ~= 'pending' and state ~= 'delayed' then return out end
   local queue, account = call.queue, accounts.named(call, row[2])

@@ -9,7 +9,7 @@ local function reopen(call, id, record, header)
     redis.call('ZADD', call.prefix .. 'expiring', header.expires_at, id)
     return
   end
-  records.change_window(call, id, record, header.start_at, 0)
+  records.change_window(call, id, record, {expires_at = 0})
 end
 
 -- Calls visit(id, death) for the ids that are dead letters; out: per id "ok", or what visit returns, | "gone".

@@ -48,7 +48,8 @@ function drains.set_limits(keys, args)
   if has_version then versions.check(args[5], flat(previous), flat(after)) end
   if name == '' then
     call.queue.limited = save_limits(call, name, after)
-    call.queue.sweeping = SWEEP_WANTED  -- ticks count tokens anew, and let in who has room now
+    -- Ticks count tokens anew, and let in who has room now.
+    call.queue.sweeping = math.max(call.queue.sweeping, SWEEP_WANTED)
   else
     local account = accounts.touch_named(call, name)
     accounts.details_of(call, account).limited, call.limits = save_limits(call, name, after), false

@@ -20,9 +20,10 @@ local LOWEST = -2 ^ 52  -- the level meanwhile: tenants get slots with the virtu
 local function clear(call)
   local queue, hours = call.queue, redis.call('HGET', call.prefix .. 'opening_hours', '')
   for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead', 'remembered', 'tasks_with_options',
-      'loans', 'weight_sum', 'running', 'servable', 'cursor', 'sweeping'}) do
+      'loans', 'weight_sum', 'running', 'servable', 'cursor'}) do
     queue[name] = 0
   end
+  if queue.sweeping ~= WENT_BACK then queue.sweeping = NO_SWEEP end
   queue.classes, queue.minute = '', records.minute(call)
   queue.limited = redis.call('HEXISTS', call.prefix .. 'limits', '')
   limits.block(queue, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)

@@ -135,6 +135,6 @@ end
 function reserve.renew(call)
   local queue = call.queue
   redis.call('UNLINK', call.prefix .. 'idle')
-  if queue.reserve > 0 then queue.sweeping = SWEEP_WANTED end
+  if queue.reserve > 0 then queue.sweeping = math.max(queue.sweeping, SWEEP_WANTED) end
   call.readied = queue.servable > 0
 end

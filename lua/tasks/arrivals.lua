@@ -38,12 +38,15 @@ function arrivals.read_options(call, packed, due_at)
   if options.group:find('%c') then refuse('bad_request', 'group') end
   if options.name:find('%c') then refuse('bad_request', 'name') end
   if options.replace > 0 and (options.dedupe_key == '' or options.batch ~= '') then refuse('bad_request', 'replace') end
-  if options.delay > 0 then options.start_at = call.now + options.delay end
-  options.start_at = due_at or options.start_at
-  if options.expires_in > 0 then options.expires_at = call.now + options.expires_in end
+  local from = records.counted_from(call)
+  if options.delay > 0 then options.start_at, options.start_from = call.now + options.delay, from end
+  if due_at then options.start_at, options.start_from = due_at, 0 end
+  if options.expires_in > 0 then options.expires_at, options.end_from = call.now + options.expires_in, from end
   local moves = options.expires_after_start > 0
   if moves then
-    options.expires_at = (options.start_at > 0 and options.start_at or call.now) + options.expires_after_start
+    local has_start = options.start_at > 0
+    options.expires_at = (has_start and options.start_at or call.now) + options.expires_after_start
+    options.end_from = has_start and options.start_from or from
   end
   if options.max_attempts < 0 then options.max_attempts = call.queue.max_attempts end
   options.asked = task_options.asked_by(options)
@@ -61,7 +64,7 @@ end
 
 -- Tasks of one call that will be stored; nothing is written before all are known. `replaced`: those that will be
 -- cancelled for them; `freed_bytes` and `freed_delayed`: the room that these leave. `bytes`: what the tasks count, with
--- dedupe keys that are held for a period (`key_bytes`).
+-- dedupe keys that are held for a period (`key_bytes`). `has_duplicates`: some may not be stored, for others are known.
 function arrivals.new(tenant)
   return {tenant = tenant, records = {}, payloads = false, ready = {}, delayed = false, expiring = false,
     tasks_with_options = false, replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = false, bytes = 0,
@@ -111,7 +114,10 @@ function arrivals.admit(call, new, id, payload, terms)
   if asked.dedupe_key ~= '' then
     local own = new.holders and new.holders[asked.dedupe_key]
     local holder = own and own.id or task_options.holder_of(call, new.tenant, asked.dedupe_key)
-    if holder then return 'duplicate ' .. holder, holder, own end
+    if holder then
+      new.has_duplicates = true
+      return 'duplicate ' .. holder, holder, own
+    end
   end
   arrivals.add(call, new, id, payload, terms)
   return 'ok'

@@ -124,7 +124,7 @@ function places.drop_letter(call, id, death)
     accounts.add_bytes(call, account, -bytes)
     records.mark(call, id, 'dead', places.owner_of(DEATH.unpack(death)), header.features)
   end
-  task_options.drop(call, account.name, id)
+  task_options.drop(call, account, id, false)
 end
 
 -- Deletes the oldest dead letters of a tenant that has more than its limit, two at most.
@@ -157,7 +157,7 @@ function places.put_dead(call, account, id, reason, run, traceback)
   accounts.add_bytes(call, account, more)
   queue.buried = queue.buried + 1
   if reason == EXPIRED then queue.expired = queue.expired + 1 end
-  task_options.free_key(call, account.name, id)
+  task_options.free_key(call, account, id, true)
   batches.note_end(call, id, reason == EXPIRED and 'expired' or 'dead')
   feeds.tell_of(call, account, id, reason == EXPIRED and 'expired' or 'dead', run.attempt, REASONS[reason])
   make_room_for_dead(call, account)

@@ -40,9 +40,12 @@ local function header_of(call, tenant, terms, is_large)
   local asked = terms.asked
   terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.dedupe_key .. asked.group, 0)
   if asked.group ~= '' then terms.extra = terms.extra + GROUP_BYTES end
-  return HEADER.pack({type = TASK, features = terms.features + (is_large and IS_LARGE or 0),
-    max_attempts = terms.max_attempts, extra = terms.extra, enqueued_at = call.now, start_at = terms.start_at,
-    expires_at = terms.expires_at, tenant = tenant, name = terms.name, trace = terms.trace})
+  terms.type, terms.enqueued_at, terms.tenant, terms.more = TASK, call.now, tenant, ''
+  if not is_large then return HEADER.pack(terms) end
+  terms.features = terms.features + IS_LARGE
+  local header = HEADER.pack(terms)
+  terms.features = terms.features - IS_LARGE
+  return header
 end
 
 -- A new task's record, whether its payload is to stand apart, and what it counts. The terms are those of one tenant and
@@ -83,10 +86,16 @@ function records.whole(call, id, record)
   return record:sub(1, position - 1) .. (redis.call('HGET', call.prefix .. 'payloads', id) or '')
 end
 
-function records.change_window(call, id, record, start_at, expires_at)
+-- What a record keeps of now, in seconds, where a window is counted from now: `start_from` and `end_from`.
+function records.counted_from(call) return math.floor(call.now / 1000) end
+
+-- Changes these fields of a task's window. Returns how much longer its record is.
+function records.change_window(call, id, record, window)
   local header, position = HEADER.unpack(record)
-  header.start_at, header.expires_at = start_at, expires_at
-  redis.call('HSET', call.prefix .. 'tasks', id, HEADER.pack(header) .. record:sub(position))
+  for name, value in pairs(window) do header[name] = value end
+  local changed = HEADER.pack(header) .. record:sub(position)
+  redis.call('HSET', call.prefix .. 'tasks', id, changed)
+  return #changed - #record
 end
 
 -- A mark in place of the record and the run of a task that has ended; `lease` is 0 if its owner did not end it.

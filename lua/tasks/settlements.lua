@@ -34,7 +34,7 @@ end
 local function end_options(call, account, id, how, attempt)
   batches.note_end(call, id, how)
   feeds.tell_of(call, account, id, how, attempt, '')
-  task_options.drop(call, account.name, id)
+  task_options.drop(call, account, id, how == 'done')
 end
 
 -- Forgets a task that was cancelled. Its id is remembered with the lease, if its own owner ended it; else with 0, so
@@ -63,6 +63,7 @@ local function is_last_attempt(run) return run.max_attempts > 0 and counted(run)
 -- The task waits for its next attempt, its run with it: for so many ms, or (nil) at the head of its tenant's list; the
 -- window's end is watched again.
 local function keep_waiting(call, account, id, run, delay)
+  if delay then run.began_at = call.now end
   leases.set_run(call, id, run)
   if run.expires_at > 0 then redis.call('ZADD', call.prefix .. 'expiring', run.expires_at, id) end
   if not delay then return places.put_ready(call, account, {id}, true) end

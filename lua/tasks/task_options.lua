@@ -8,8 +8,8 @@
 -- all this.
 --
 -- Dedupe. `unique:<tenant>:<key>` says which task holds a key, and until when: 0, until the task is done, dead or
--- cancelled; or, where the caller gave a period, for that long after it was enqueued, whatever becomes of it (its TTL
--- only cleans up).
+-- cancelled; or, where the caller gave a period, for that long after it was enqueued (its TTL only cleans up), even if
+-- it is done, or dead and may be replayed. One that was cancelled, or whose dead letter is deleted, gives it back.
 
 -- What a task with these OPTIONS asks for that few tasks ask for.
 function task_options.asked_by(options)
@@ -78,11 +78,16 @@ function task_options.holder_of(call, name, dedupe_key)
   return (until_ms == '0' and id ~= call.ending or tonumber(until_ms) > call.now) and id or nil
 end
 
--- Notes that a tenant keeps a result (r) or a dedupe key (k) for so long: its bytes count until then (see `trim_ends`),
--- and it is to be looked for when the queue is deleted.
-local function note_kept(call, account, kind, name, size, ms)
+-- The entry in `ends` of a result (r) or a dedupe key (k) of a tenant, and what it counts.
+local function entry_of(account, kind, name, size)
   local bytes = accounts.bytes_of(name, size)
-  local member = kind .. account.tag .. struct.pack('<I', bytes) .. name
+  return kind .. account.tag .. struct.pack('<I', bytes) .. name, bytes
+end
+
+-- Notes that a tenant keeps one for so long: its bytes count until then (see `trim_ends`), and it is to be looked for
+-- when the queue is deleted.
+local function note_kept(call, account, kind, name, size, ms)
+  local member, bytes = entry_of(account, kind, name, size)
   local is_new = redis.call('ZADD', call.prefix .. 'ends', call.now + ms, member) == 1
   if is_new then accounts.add_bytes(call, account, bytes) end
   call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + KEY_GRACE_MS)
@@ -105,12 +110,18 @@ function task_options.hold_key(call, account, id, dedupe_key, period_ms)
   note_kept(call, account, 'k', dedupe_key, #id, period_ms)
 end
 
--- Gives a task's dedupe key back, if it is the task's still and not held for a period.
-function task_options.free_key(call, name, id)
+-- Gives a task's dedupe key back, if it is the task's still. `is_kept`: one that is held for a period stays so.
+function task_options.free_key(call, account, id, is_kept)
   local dedupe_key = task_options.of(call, id).dedupe_key
   if dedupe_key == '' then return end
-  local at = task_options.unique_key(call, name, dedupe_key)
-  if redis.call('GET', at) == '0 ' .. id then redis.call('DEL', at) end
+  local at = task_options.unique_key(call, account.name, dedupe_key)
+  local until_ms, holder = (redis.call('GET', at) or ''):match('^(%d+) (.*)$')
+  if holder ~= id or until_ms ~= '0' and is_kept then return end
+  redis.call('DEL', at)
+  local member, bytes = entry_of(account, 'k', dedupe_key, #id)
+  if until_ms ~= '0' and redis.call('ZREM', call.prefix .. 'ends', member) == 1 then
+    accounts.add_bytes(call, accounts.touch(call, account), -bytes)
+  end
 end
 
 -- Takes entries of `ends` whose time is over off their tenants' bytes, up to `limit`.
@@ -123,10 +134,10 @@ function task_options.trim_ends(call, limit)
   redis.call('ZREM', call.prefix .. 'ends', unpack(members))
 end
 
--- Forgets what a task asked for, with the task.
-function task_options.drop(call, name, id)
+-- Forgets what a task asked for, with the task. `is_kept`: as of `free_key`.
+function task_options.drop(call, account, id, is_kept)
   if task_options.of(call, id) == PLAIN then return end
-  task_options.free_key(call, name, id)
+  task_options.free_key(call, account, id, is_kept)
   redis.call('HDEL', call.prefix .. 'task_options', id)
   call.task_options[id], call.queue.tasks_with_options = PLAIN, call.queue.tasks_with_options - 1
 end

@@ -1,4 +1,4 @@
--- needs: arrivals, calls, close, errors, leases, records, settlements, task_options, waiting
+-- needs: arrivals, calls, close, errors, leases, records, settlements, standing, task_options, waiting
 --
 -- The verb `enqueue`.
 --
@@ -40,20 +40,25 @@ end
 
 -- Decides on the tasks in the arguments (id, options and payload each), before the first write. Returns their outcomes.
 function enqueue.decide(call, new, args, first, last)
-  local ids, seen, outcomes, read, options, terms = {}, {}, {}, {}, nil, nil
-  for i = first, last, 3 do ids[#ids + 1] = args[i] end
-  if #ids == 0 or #ids > TASKS_PER_CALL or (last - first) % 3 ~= 2 then refuse('bad_request', 'tasks') end
+  local ids, seen, outcomes, read, count, options, terms = {}, {}, {}, {}, 0, nil, nil
+  for i = first, last, 3 do
+    count = count + 1
+    ids[count] = args[i]
+  end
+  if count == 0 or count > TASKS_PER_CALL or (last - first) % 3 ~= 2 then refuse('bad_request', 'tasks') end
   local known = records.of(call, ids)
-  for n = 1, #ids do
+  for n = 1, count do
     local at, id, outcome = first + 3 * n, ids[n], 'duplicate'
-    local packed, payload = args[at - 2], args[at - 1]
+    local packed = args[at - 2]
     check_id(id, ID_BYTES)
     if packed ~= options then  -- most have the same, or are of a few kinds
       options, terms = packed, read[packed] or arrivals.read_options(call, packed)
       read[packed] = terms
     end
-    if not known[n] and not seen[id] then
-      outcome = admit(call, new, id, payload, terms)
+    if known[n] or seen[id] then
+      new.has_duplicates = true
+    else
+      outcome = admit(call, new, id, args[at - 1], terms)
       seen[id] = outcome == 'ok' or outcome == 'replaced'
     end
     outcomes[n] = outcome
@@ -70,6 +75,18 @@ function enqueue.store_decided(call, new)
   if call.marks or call.batches then settlements.write(call) end
 end
 
+-- Adds to the outcomes of duplicates the states of the tasks that they are duplicates of, when all is stored.
+function enqueue.tell_states(call, args, first, outcomes)
+  local ids, numbers = {}, {}
+  for n, outcome in ipairs(outcomes) do
+    local holder = outcome ~= 'ok' and outcome:match('^duplicate ?(.*)$')
+    if holder then ids[#ids + 1], numbers[#numbers + 1] = holder ~= '' and holder or args[first + 3 * n - 3], n end
+  end
+  for i, known in ipairs(#ids > 0 and standing.of(call, ids) or ids) do
+    outcomes[numbers[i]] = outcomes[numbers[i]] .. '\n' .. known[1]
+  end
+end
+
 -- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
 --   argv  3 tenant  then per task (at most 500): id, options (packed, see OPTIONS in KEYS.md), payload; last of all
 --         (may be left out: all servers) who is to hear of them: "covered", nobody, for the caller claims as many tasks
@@ -78,7 +95,8 @@ end
 --         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
 --   out   per task:
 --         "ok" | "duplicate" (id waiting, leased or dead, or ended not long ago)
---         | "duplicate <id>" (another task holds its dedupe key: not stored)
+--         | "duplicate <id>" (another task holds its dedupe key: not stored); behind either a line feed and that task's
+--         state, as of `tasks`
 --         | "replaced" (stored, and the waiting task that held its dedupe key is cancelled)
 --         | "expired" (it would expire before it could start: not stored)
 function writes.enqueue(keys, args)
@@ -89,5 +107,6 @@ function writes.enqueue(keys, args)
     enqueue.store_decided(call, new)
     close.call(call)
   end
+  if new.has_duplicates then enqueue.tell_states(call, args, 4, outcomes) end
   return outcomes
 end

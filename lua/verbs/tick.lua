@@ -1,5 +1,5 @@
--- needs: accounts, batch_ends, batches, calls, close, leases, limits, places, records, settlements, task_options,
--- waiting
+-- needs: accounts, batch_ends, batches, calls, close, jumps, leases, limits, places, records, settlements,
+-- task_options, waiting
 --
 -- The verb `tick`: what time does to tasks. Any server may call it at any time. Those of its jobs that have something
 -- to do share its limit, so that a call is as short when everything is due at once.
@@ -218,6 +218,7 @@ function drains.tick(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
   calls.confirm(call, args[4])
   local server = args[5] or ''
+  jumps.begin(call)
   local is_due, jobs = due_jobs(call, server)
   local function part_of(most) return math.ceil(math.min(limit, most) / jobs) end
   local part, ends = part_of(LIGHT_PER_TICK), part_of(ENDS_PER_TICK)
@@ -230,6 +231,7 @@ function drains.tick(keys, args)
   if is_due.deaths or expired + reaped > 0 then trimmed = trim_dead(call, ends) end
   if is_due.parked then limits.unpark(call, part) end
   limits.sweep(call, math.max(LEAST_SEATS, SEATS * part))
+  if is_due.sweep then jumps.mend(call) end
   leases.write(call)  -- what follows reads runs again
   waiting.cancel_members(call, math.min(ends, CHANGES_PER_CALL))
   batch_ends.finish(call)

@@ -61,7 +61,7 @@ function drains.cancel(keys, args)
 end
 
 -- Gives a waiting task another start, and another end if that counts from the start.
-local function move(call, id, record, start_at)
+local function move(call, id, record, run, start_at, start_from)
   local header = records.read(record)
   local account, expires_at = accounts.touch_named(call, header.tenant), header.expires_at
   local moves = expires_at > 0 and header.features % IS_LARGE >= END_MOVES  -- its end counts from its start
@@ -72,13 +72,22 @@ local function move(call, id, record, start_at)
     if start_at <= call.now then return 'ok' end
     if most > 0 and details.delayed >= most then return 'quota_exceeded' end
   end
+  local end_from = header.end_from
   if moves then
     expires_at = starts_at + expires_at - (header.start_at > 0 and header.start_at or header.enqueued_at)
-    start_at = starts_at
+    start_at, end_from = starts_at, start_at > call.now and start_from or records.counted_from(call)
     redis.call('ZADD', call.prefix .. 'expiring', expires_at, id)
   end
   places.take_out(call, account, id)
-  records.change_window(call, id, record, start_at, expires_at)
+  local more = records.change_window(call, id, record,
+    {start_at = start_at, expires_at = expires_at, start_from = start_from, end_from = end_from})
+  if more ~= 0 then
+    accounts.add_bytes(call, account, more)
+    if run then
+      run.bytes = run.bytes + more
+      leases.set_run(call, id, run)
+    end
+  end
   places.put(call, account, id, start_at)
   return 'ok'
 end
@@ -90,10 +99,11 @@ end
 function drains.reschedule(keys, args)
   local call, delay = calls.open(keys, args), check_whole(args[3], 'start_at', 0, HORIZON_MS)
   local start_at = check_whole(args[4], 'start_at', 0, HORIZON_MS)
+  local start_from = delay > 0 and records.counted_from(call) or 0
   if delay > 0 then start_at = call.now + delay end
   local outcomes = visit_alive(call, ids_in(args, 5, CHANGES_PER_CALL), function(_, id, record, run)
     if run and leases.is_leased(run.state) then return 'running' end
-    return move(call, id, record, start_at)
+    return move(call, id, record, run, start_at, start_from)
   end)
   settlements.close(call)
   return outcomes

@@ -157,7 +157,10 @@ def test_tasks_are_shown_peeked_rescheduled_and_cancelled(commands: Commands) ->
     ada = tenant("ada")
     assert commands("enqueue", *argv, token=ada).out == "t-1\n"
     first = commands("enqueue", "emails", "2", "--dedupe-key", "k", "--json", token=ada)
-    assert first.json == {"id": "t-1", "queue": "emails", "duplicate": True, "replaced": False}
+    assert first.json == {
+        "id": "t-1", "queue": "emails", "duplicate": True, "replaced": False, "duplicate_of_state": "delayed",
+    }  # fmt: skip
+    assert first.err == "fairq: not enqueued: task t-1 is known, and is delayed\n"
     assert "delayed" in commands("tasks", "show", "emails", "ada/t-1").out
     assert commands("tasks", "peek", "emails", "--tenant", "ada").out.startswith("nothing is ready")
     assert commands("tasks", "reschedule", "emails", "ada/t-1").out == "ada/t-1: ok\n"

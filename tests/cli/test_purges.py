@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from fairq.model.tasks import Settlement
 from tests.server.harness import tenant
 
-from .harness import Commands, Terminal, check_error
+from .harness import Commands, ServerThread, Terminal, check_error
 from .test_commands import lines
 
 
@@ -73,15 +74,18 @@ def test_exists_tells_by_its_code(commands: Commands) -> None:
     assert commands("queues", "exists", "emails").code == 1
 
 
-def test_a_tenant_is_deleted_when_it_has_nothing_or_with_purge(commands: Commands) -> None:
+def test_a_tenant_is_deleted_when_it_has_nothing_or_with_purge(commands: Commands, server: ServerThread) -> None:
     fill(commands)
     commands("tenants", "set-weight", "emails", "ada", "3")
     refused = commands("tenants", "delete", "emails", "ada")
     check_error(refused, 1, "ada in queue emails is not empty: 2 ready, 1 delayed")
-    done = commands("tenants", "delete", "emails", "ada", "--purge", "--yes")
-    assert (done.code, done.out) == (0, "ada in emails: deleted\n")
+    deleted = commands("tenants", "delete", "emails", "ada", "--purge", "--yes")
+    assert (deleted.code, deleted.out) == (0, "ada in emails: deleted\n")
     assert waiting(commands) == {"bob": 1}
     commands("enqueue", "emails", "1", "--dedupe-key", "k", "--dedupe-period", "1h", token=tenant("bob"))
+    store = server.served.app.store
+    done = [Settlement("ack", each.id, each.lease) for each in server.call(store.claim, "emails", "w", 2).leases]
+    server.call(store.settle, "emails", done)
     kept = commands("tenants", "delete", "emails", "bob", "--purge", "--yes")
     check_error(kept, 1, "results and dedupe keys (until ")
     (until,) = re.findall(r"until ([0-9-]+ [0-9:+]+) at the latest", kept.err)

@@ -25,7 +25,7 @@ async def nothing(task: fairq.Task) -> None:
 async def test_what_is_enqueued_is_there_in_its_order(api: Api, service: Service) -> None:
     async with api.open_client(service.url, token=tenant("ada")) as client:
         assert not (await client.enqueue("emails", {"to": "ada"}, id="one")).is_duplicate
-        assert (await client.enqueue("emails", {"to": "ada"}, id="one")).is_duplicate
+        assert (await client.enqueue("emails", {"to": "ada"}, id="one")).duplicate_of_state == "ready"
         ids = [task.id for task in await client.enqueue_many("emails", range(1_234))]
         assert [waiting.payload for waiting in await client.peek("emails", 3)] == [{"to": "ada"}, 0, 1]
         asked = [*reversed(ids), "nobody", ids[0]]

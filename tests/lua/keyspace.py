@@ -57,6 +57,12 @@ def is_task(record: bytes) -> bool:
     return record[0] == 1
 
 
+def check_times(kept: dict[str, float], computed: dict[str, float]) -> None:
+    """Servers look at each when they have computed; or earlier, after the clock went back."""
+    assert kept.keys() == computed.keys()
+    assert all(at == computed[name] or at < computed[name] < math.inf for name, at in kept.items())
+
+
 class Keyspace:
     """All keys of a queue at one moment, decoded."""
 
@@ -402,7 +408,7 @@ class Keyspace:
             name for name, window in is_open.items() if name and not window.is_open
         }
         assert bool(int(self.queue.blocked) & CLOSED) == ("" in is_open and not is_open[""].is_open)
-        assert self.opening_changes == {name: window.changes_at for name, window in is_open.items()}
+        check_times(self.opening_changes, {name: window.changes_at for name, window in is_open.items()})
 
     def kept_by(self, tenant: str, tag: bytes) -> int:
         """Add up the bytes of all that a tenant keeps; what older servers stored counts less."""
@@ -431,7 +437,8 @@ class Keyspace:
         """Every schedule has a revision, a template and a place among the fires: its next time, or infinity."""
         schedules = {field: unpack("SCHEDULE", revision) for field, revision in self.revisions.items()}
         assert self.templates.keys() == schedules.keys()
-        assert self.fires == {field: math.inf if each.paused else each.next_at for field, each in schedules.items()}
+        next_at = {field: math.inf if each.paused else each.next_at for field, each in schedules.items()}
+        check_times(self.fires, next_at)
 
     def check_feeds(self) -> None:
         """The ids of a feed count up by one, and it has no other fields; only a setting just lowered leaves more."""

@@ -70,7 +70,7 @@ def test_tasks_whose_claim_fails_in_the_same_call_are_stored(queue: Queue) -> No
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         queue.call("enqueue_and_claim", "w", 1, "", "", "", "ada", "a", b"", b"{}")
     queue.client.delete(queue.key("runs"))
-    assert queue.enqueue("ada", "a") == ["duplicate"]
+    assert queue.enqueue("ada", "a") == ["duplicate\nready"]
     assert [lease.id for lease in queue.claim(2)] == ["a"]
 
 

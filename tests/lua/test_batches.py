@@ -175,4 +175,4 @@ def test_a_batch_does_not_succeed_without_a_task(queue: Queue, how: str) -> None
     queue.now += DAY
     queue.tick()
     Keyspace(queue).check()
-    assert queue.tenant("ada").bytes == 0, "what was kept for the callback is free"
+    assert queue.tenant("ada").bytes == 0, "the callback has no room any more"

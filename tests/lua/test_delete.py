@@ -62,6 +62,7 @@ def fill(queue: Queue) -> None:
     queue.client.set(queue.key("progress:urgent"), '[1,0.5,""]', px=3_600_000)
     queue.client.set(queue.key("promoter"), "0 server")  # a tick left due tasks
     queue.client.set(queue.key("sweep"), 0)  # a limit for all was removed, and there are many tenants
+    queue.client.set(queue.key("mend"), "1 0")  # the clock went back
     queue.client.zadd(queue.key("idle"), {b"\1\0\0\0": 0})  # there is a reserve
     queue.client.set(queue.key("repair"), 1)  # a repair was broken off
     queue.client.zadd(queue.key("repair:tenants"), {"ada": 0})

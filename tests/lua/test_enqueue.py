@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .calls import Queue, refused
+from .keyspace import Keyspace
+
+HOUR = 3_600_000
 
 
 def test_time_and_random_values_are_the_callers_only_behind_the_test_gate(queue: Queue) -> None:
@@ -39,13 +44,13 @@ def test_of_a_calls_replacements_the_last_one_stays_as_if_each_had_come_alone(qu
     queue.enqueue("ada", "old", key="k")
     assert queue.enqueue("ada", "a", "b", "c", key="k", replace=1) == ["replaced"] * 3
     assert [queue.state(id) for id in ("old", "a", "b", "c")] == ["cancelled"] * 3 + ["ready"]
-    assert queue.enqueue("ada", "d", "a", key="k") == ["duplicate c", "duplicate"]
+    assert queue.enqueue("ada", "d", "a", key="k") == ["duplicate c\nready", "duplicate\ncancelled"]
     queue.call("set_limits", "ada", "queued", 1)
     assert queue.enqueue("ada", "e", "f", key="k", replace=1, delay=5) == ["replaced"] * 2, "they take its room"
     queue.advance(5)
     queue.tick()
     assert [lease.id for lease in queue.claim(5)] == ["f"]
-    assert queue.enqueue("ada", "g", "h", key="k", replace=1) == ["duplicate f"] * 2, "it runs"
+    assert queue.enqueue("ada", "g", "h", key="k", replace=1) == ["duplicate f\nleased"] * 2, "it runs"
 
 
 def test_a_replacement_takes_the_bytes_that_the_replaced_task_leaves(queue: Queue) -> None:
@@ -60,5 +65,62 @@ def test_a_key_that_outlives_its_task_does_not_have_another_task_of_that_id_repl
     queue.advance(180_000)
     queue.tick()
     assert queue.enqueue("ada", "a") == ["ok"], "its id is forgotten"
-    assert queue.enqueue("ada", "b", key="k", replace=1) == ["duplicate a"]
+    assert queue.enqueue("ada", "b", key="k", replace=1) == ["duplicate a\nready"]
     assert queue.state("a") == "ready"
+
+
+@pytest.mark.parametrize(
+    ("how", "state"),
+    [
+        ("delayed", "cancelled"), ("waiting", "cancelled"), ("running", "cancelled"), ("of a batch", "cancelled"),
+        ("purged", "dead"), ("trimmed", "dead"), ("replayed", "leased"), ("done", "done"), ("dead", "dead"),
+        ("expired", "dead"),
+    ],
+)  # fmt: skip
+def test_a_key_of_a_period_is_free_once_its_task_can_run_no_more(queue: Queue, how: str, state: str) -> None:
+    queue.open_batch("b")
+    before = queue.tenant("ada").bytes
+    window = {"delay": 1000} if how == "delayed" else {"expires_in": 1} if how == "expired" else {}
+    queue.enqueue("ada", "a", key="k", period=HOUR, **({"batch": "b"} if how == "of a batch" else window))
+    leases = queue.claim() if how not in ("delayed", "waiting", "of a batch", "expired") else []
+    if how == "of a batch":
+        queue.call("close_batch", "b", "cancel")
+    elif how in ("delayed", "waiting", "running"):
+        queue.cancel("a")
+    queue.advance(1)
+    queue.tick()
+    for lease in leases:
+        queue.end({"done": "ack", "running": "nack"}.get(how, "reject"), lease)
+    if how == "replayed":
+        queue.call("replay", "a")
+        queue.claim()
+    elif how == "purged":
+        queue.call("purge", "a")
+    elif how == "trimmed":
+        queue.call("configure", "dead_keep", 0)
+        queue.tick()
+    is_free = how in ("delayed", "waiting", "running", "of a batch", "purged", "trimmed")
+    assert queue.enqueue("ada", "a") == [f"duplicate\n{state}"]
+    if is_free:
+        assert queue.tenant("ada").bytes == before, "the key counts no more"
+    assert queue.enqueue("ada", "other", key="k") == (["ok"] if is_free else [f"duplicate a\n{state}"])
+    queue.advance(HOUR)
+    queue.tick()
+    assert queue.enqueue("ada", "third", key="k") == (["duplicate other\nready"] if is_free else ["ok"])
+    Keyspace(queue).check()
+
+
+def test_a_task_that_is_cancelled_frees_no_key_of_another_one(queue: Queue) -> None:
+    queue.enqueue("ada", "a", key="k", period=HOUR, delay=5)
+    assert queue.enqueue("ada", "b", key="k", period=HOUR, replace=1) == ["replaced"]
+    assert queue.cancel("a") == ["gone"]
+    assert queue.enqueue("ada", "c", key="k") == ["duplicate b\nready"]
+
+
+@pytest.mark.parametrize("batch", ["", "b"])
+def test_a_duplicate_of_a_task_of_the_same_call_tells_where_that_is(queue: Queue, batch: str) -> None:
+    queue.open_batch("b", max_running=1)
+    queue.enqueue("ada", "first", batch=batch)
+    assert queue.enqueue("ada", "a", "a", "b", key="k", batch=batch) == [
+        "ok", *(f"{told}\n{'pending' if batch else 'ready'}" for told in ("duplicate", "duplicate a"))
+    ]  # fmt: skip

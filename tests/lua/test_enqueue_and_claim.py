@@ -55,7 +55,7 @@ def joined(queue: Queue, *ids: str, limit: int, **asked: Any) -> tuple[list[str]
 
 def test_a_lost_answer_is_given_again_by_the_two(queue: Queue) -> None:
     assert joined(queue, "a", "b", limit=2) == (["ok", "ok"], ["a", "b"])
-    assert queue.enqueue("ada", "a", "b") == ["duplicate", "duplicate"]
+    assert queue.enqueue("ada", "a", "b") == ["duplicate\nleased"] * 2
     again = leased_in(queue.call("claim", "w1", 2, "again"))
     assert [(each.id, each.attempt) for each in again] == [("a", 1), ("b", 1)]
 

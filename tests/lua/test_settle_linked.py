@@ -67,7 +67,7 @@ def test_a_task_that_was_cancelled_meanwhile_is_done_with_what_follows_it(queue:
 def test_the_next_of_a_chain_has_the_dedupe_key_of_the_last(queue: Queue) -> None:
     queue.link(leased(queue, key="k"), packed_link("b", key="k"))
     assert queue.state("b") == "ready"
-    assert queue.enqueue("ada", "c", key="k") == ["duplicate b"]
+    assert queue.enqueue("ada", "c", key="k") == ["duplicate b\nready"]
     Keyspace(queue).check()
 
 

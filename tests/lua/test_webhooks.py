@@ -44,7 +44,7 @@ def test_the_id_of_a_copy_is_remembered_while_its_task_is_stored(queue: Queue) -
     queue.end("reject", lease)
     for ms in (2 * MINUTE_MS, HOUR_MS, HOUR_MS):
         assert known_after(queue, ids, ms) == ids[:1]
-        assert queue.enqueue("ada", ids[0]) == ["duplicate"]
+        assert queue.enqueue("ada", ids[0]) == ["duplicate\ndone"]
     assert queue.call("replay", "ada/t") == [b"ok"]
     assert known_after(queue, ids, HOUR_MS) == ids[:1]
     (lease,) = queue.claim()

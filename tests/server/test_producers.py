@@ -28,11 +28,13 @@ async def test_a_frame_or_each_task_names_the_tenant(served: Served) -> None:
     async with raw(served, PRODUCER) as shop:
         tasks = [task("a"), task("b", tenant="zoo"), task("c", tenant="zoo", priority=1), task("a")]
         reply = await shop.ask("enqueue", queue="q", tenant="acme", tasks=tasks)
-        assert reply == {"outcomes": ["ok", "ok", "ok", "duplicate"]}
+        assert reply == {"outcomes": ["ok"] * 3 + ["duplicate"], "duplicate_of_states": ["", "", "", "ready"]}
         leases = (await served.app.store.claim("q", "w", 10)).leases
         assert {lease.id for lease in leases} == {"acme/a", "zoo/b", "zoo/c"}
         keyed = [task("d", tenant="zoo", dedupe_key="k"), task("e", tenant="zoo", dedupe_key="k")]
-        assert await shop.ask("enqueue", queue="q", tasks=keyed) == {"outcomes": ["ok", "duplicate zoo/d"]}
+        assert await shop.ask("enqueue", queue="q", tasks=keyed) == {
+            "outcomes": ["ok", "duplicate zoo/d"], "duplicate_of_states": ["", "ready"],
+        }  # fmt: skip
         with pytest.raises(Refused, match=r"^bad_request tenant:"):
             await shop.ask("enqueue", queue="q", tasks=[task("a", tenant="zoo"), task("b")])
 
@@ -51,7 +53,7 @@ async def test_a_refused_tenant_is_told_beside_the_outcomes(served: Served, oper
         why = {name: (row["code"], row["field"], "retry_in_ms" in row) for name, row in reply["refusals"].items()}
         assert why == {"full": ("quota_exceeded", "queued", True), "lost": ("not_found", "batch", False)}
         again = await shop.ask("enqueue", queue="q", tasks=tasks[:2])
-        assert again == {"outcomes": ["ok", "duplicate"]}
+        assert again == {"outcomes": ["ok", "duplicate"], "duplicate_of_states": ["", "ready"]}
 
 
 async def test_a_tenants_slow_requests_leave_the_others_their_places(

@@ -92,7 +92,7 @@ async def test_data_survives_a_stop_and_a_start_and_no_process_is_left(tmp_path:
     assert not await is_running(tmp_path)
     async with embedded(tmp_path) as store:
         assert (await store.queue("q")).ready == 1
-        assert await store.enqueue("q", "ada", [NewTask("a", b"1")]) == ["duplicate"]
+        assert await store.enqueue("q", "ada", [NewTask("a", b"1")]) == ["duplicate\nready"]
 
 
 async def allocator(data_dir: Path) -> tuple[str, str]:

@@ -145,7 +145,7 @@ async def test_where_the_answer_is_lost_neither_is_known_and_both_can_be_repeate
             now.begin(store.claim(Q, "w/1", 3))
         assert now.told == [OutcomeUnknown, OutcomeUnknown]
         await store.connection.wait_connected()
-        assert await enqueue(store, "a") == ["duplicate"]
+        assert await enqueue(store, "a") == ["duplicate\nleased"]
         again = await store.claim(Q, "w/1", 3, again=True)
         assert [(each.id, each.attempt) for each in again.leases] == [("a", 1)]
 

@@ -38,7 +38,7 @@ async def test_tasks_of_many_batches_with_long_callbacks_take_several_calls(stor
         assert await store.open_batch(Q, "ada", f"batch-{id}", 0, [long] * 3)
     tasks = [NewTask(id, b"1", batch=f"batch-{id}") for id in ids]
     assert await store.enqueue(Q, "ada", tasks) == ["ok"] * 20
-    assert await store.enqueue(Q, "ada", tasks) == ["duplicate"] * 20
+    assert await store.enqueue(Q, "ada", tasks) == ["duplicate\nready"] * 20
     assert await store.reschedule(Q, ids, delay_ms=60_000) == ["ok"] * 20
     assert await store.cancel_waiting(Q, ids[:10]) == 10
     assert await store.cancel(Q, ids) == ["gone"] * 10 + ["ok"] * 10

@@ -268,7 +268,8 @@ async def test_what_is_cancelled_never_runs(api: Api, grounds: Grounds) -> None:
         assert await states([*tasks, late]) == ["cancelled"] * 4
         with pytest.raises(TaskFailed, match="cancelled"):
             await tasks[1].result(timeout=20)
-        assert (await ground.ada.enqueue("emails", "x", id="t1")).is_duplicate
+        known = await ground.ada.enqueue("emails", "x", id="t1")
+        assert (known.is_duplicate, known.duplicate_of_state) == (True, "cancelled")
         await ground.drain()
         told = [(event.event, event.task) for event in (await ground.ada.read_events("emails")).events]
         assert told == [("cancelled", "t0"), ("cancelled", "t1"), ("cancelled", "t2")]
@@ -313,7 +314,8 @@ async def test_a_producer_enqueues_for_many_tenants_and_follows_up(api: Api, gro
         assert [state.tenant for state in await ground.shop.tasks("emails", ["bob/b", "bob/none"])] == ["bob", ""]
         assert await tasks[3].cancel() == "ok"
         first = await ground.shop.enqueue("emails", 1, tenant="bob", dedupe_key="k")
-        assert (await ground.shop.enqueue("emails", 1, tenant="bob", dedupe_key="k")).id == first.id
+        known = await ground.shop.enqueue("emails", 1, tenant="bob", dedupe_key="k")
+        assert (known.id, known.duplicate_of_state) == (first.id, "ready")
         batch = await ground.shop.open_batch("emails", tenant="zoo", id="b", on_complete="after")
         assert batch.id == "zoo/b"
         assert [each.id.partition("/")[0] for each in await batch.add_many([7, 8])] == ["zoo", "zoo"]

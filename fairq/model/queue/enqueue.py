@@ -22,6 +22,15 @@ def window(now: float, given: dict[str, Any]) -> tuple[float, float]:
     return start_at, expires_at
 
 
+def counted_from(now: float, given: dict[str, Any]) -> tuple[int, int]:
+    """Return the seconds from which start and end were counted; 0: they are times that the caller gave."""
+    seconds = int(now // 1000)
+    start_from = seconds if given.get("delay") else 0
+    if given.get("after_start"):
+        return start_from, start_from if window(now, given)[0] else seconds
+    return start_from, seconds if given.get("expires_in") else 0
+
+
 class Enqueueing(Batching):
     """The verb that stores tasks."""
 
@@ -34,7 +43,12 @@ class Enqueueing(Batching):
         if self.touched:
             self.finish_batches(now)
             self.close(now, notify=notify)
-        return outcomes
+        return [self.with_state(outcome, id) for outcome, (id, _) in zip(outcomes, tasks, strict=False)]
+
+    def with_state(self, outcome: str, id: str) -> str:
+        """Add to the outcome of a duplicate the state of the task that it is a duplicate of."""
+        word, _, holder = outcome.partition(" ")
+        return f"{outcome}\n{self.state_of(holder or id).state}" if word == "duplicate" else outcome
 
     def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
         """Store the tasks that are new and would not expire before they could start."""
@@ -76,6 +90,7 @@ class Enqueueing(Batching):
                 task.retry_base, task.retry_cap = given.get("retry_base", 0), given.get("retry_cap", 0)
                 task.end_moves = bool(given.get("after_start"))
                 task.name = given.get("name", "")
+                task.start_from, task.end_from = counted_from(now, given)
                 new[id] = task, given
                 if first:
                     replaced.append(first)

@@ -53,6 +53,7 @@ class Limiting:
         self.own: dict[str, dict[str, float]] = {}  # the limits set, by tenant; "": for all
         self.parked: dict[str, float] = {}
         self.hours: dict[str, tuple[str, bool, float]] = {}  # text, is open, changes at
+        self.made_due: dict[tuple[str, str], float] = {}  # schedules, opening hours that servers are to look at
         self.blocked = 0
         self.sweeping = 0
         self.slots = 0  # attached to the queue, as claims tell
@@ -123,12 +124,13 @@ class Limiting:
         if name:
             self.meter(self.touch(name))
         else:
-            self.sweeping = 2
+            self.sweeping = max(self.sweeping, 2)
         return previous
 
     def note_opening_hours(self, name: str, text: str, is_open: bool, changes_at: float) -> str:
         """Open or close; returns the text until now."""
         previous = self.hours.pop(name, ("", True, 0))[0]
+        self.made_due.pop(("hours", name), None)
         if text:
             self.hours[name] = text, is_open, changes_at
         thing = self.touch(name) if name else self

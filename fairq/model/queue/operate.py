@@ -139,7 +139,7 @@ class Operating(Scheduling):
         self.settings |= values
         if self.reserve != self.settings["reserve"] or (self.reserve and self.share != self.settings["share"]):
             self.reserve, self.idle = self.settings["reserve"], set()
-            self.sweeping = 2 if self.reserve else self.sweeping
+            self.sweeping = max(self.sweeping, 2) if self.reserve else self.sweeping
             self.readied = self.servable > 0
         if self.share != self.settings["share"]:
             self.share, self.epoch, self.epoch_at = self.settings["share"], self.epoch + 1, self.at

@@ -41,6 +41,7 @@ class Records(FairPick):
         self.stored_level: float = 0
         self.call_origin: float = 0
         self.goes_back = False
+        self.mending = 0  # the step that ticks are at, after the time has gone back
         self.ahead: float = 0  # by how much the clock is ahead of what the caller's own clock confirms
         self.settings = dict(SETTINGS)
         self.last_lease: int = 0
@@ -103,7 +104,7 @@ class Records(FairPick):
         self.write_idle()
         has_room = self.freed and self.reserve > 0 and self.servable > 0 and not self.is_full()
         self.stored_clock, self.stored_level, self.origin = self.clock, self.level, self.call_origin
-        self.sweeping = 2 if self.goes_back else self.sweeping
+        self.sweeping = 3 if self.goes_back else self.sweeping
         self.wake.extend(self.woken)
         if self.hungry and (self.readied or has_room) and not self.blocked and notify:
             self.hungry = 0
@@ -159,7 +160,7 @@ class Records(FairPick):
         if len(traceback.encode()) > max(0, self.room(t)):
             traceback = "" if run.error and not bytes_of_error(run.error) else CUT
         t.bytes += bytes_of_error(traceback)
-        self.free_key(id)
+        self.free_key(id, True)
         self.note_end(id, "dead")
         if b := self.batch_of(id):
             b.expired += reason == "expired"
@@ -179,11 +180,17 @@ class Records(FairPick):
         run, most = self.runs[id], self.settings["max_lost_leases"]
         return run.lost_leases > 0 and (run.is_last or 0 < most <= run.lost_leases + 1)
 
-    def free_key(self, id: str) -> None:
-        """Give a dedupe key back, unless it is held for a period or is another task's."""
-        held = self.records[id].tenant.name, self.records[id].key
-        if self.holders.get(held) == (0, id):
-            del self.holders[held]
+    def free_key(self, id: str, is_kept: bool) -> None:
+        """Give a dedupe key back, unless it is another task's, or is kept for its period."""
+        t, key = self.records[id].tenant, self.records[id].key
+        until, holder = self.holders.get((t.name, key), (0, ""))
+        if holder != id or (until and is_kept):
+            return
+        del self.holders[t.name, key]
+        member = self.entry_of(t, "k", key, len(id))
+        if until and member in self.ends:
+            del self.ends[member]
+            t.bytes -= bytes_of(key, len(id))
 
     def forget(self, id: str, owner: Run | None, how: str, now: float, result: str = "") -> None:
         """Forget a task but for its id, its result, and the lease whose owner ended it, if one did."""
@@ -191,7 +198,7 @@ class Records(FairPick):
         task.tenant.bytes -= self.bytes_of_task(id)
         if how == "done" and task.result_ttl:
             self.keep_result(task, id, result or "null")
-        self.free_key(id)
+        self.free_key(id, how == "done")
         self.note_end(id, how)
         self.tell_of(id, how, now, owner.attempt if owner else 0)
         self.runs.pop(id, None)
@@ -312,7 +319,7 @@ class Records(FairPick):
         """Delete a dead letter, and its task but for the id."""
         lease = self.dead[id].owner
         self.forget_dead(id)
-        self.free_key(id)
+        self.free_key(id, False)
         self.drop_record(id)
         self.mark(id, lease, "dead", now)
 
@@ -342,9 +349,13 @@ class Records(FairPick):
         self.results[id] = until, result
         self.keep(task.tenant, "r", id, size, until)
 
+    def entry_of(self, t: Tenant, kind: str, name: str, size: int) -> bytes:
+        """Name a result or a dedupe key that is kept, as the store does."""
+        return kind.encode() + struct.pack("<II", t.number, bytes_of(name, size)) + name.encode()
+
     def keep(self, t: Tenant, kind: str, name: str, size: int, until: float) -> None:
         """Count a result or a dedupe key among its tenant's bytes, until then."""
-        member = kind.encode() + struct.pack("<II", t.number, bytes_of(name, size)) + name.encode()
+        member = self.entry_of(t, kind, name, size)
         t.bytes += bytes_of(name, size) * (member not in self.ends)
         self.ends[member], self.kept_until = until, max(self.kept_until, until + MINUTE_MS)
 

@@ -40,8 +40,13 @@ class Scheduling(Enqueueing):
         return astuple(self.schedules[field]) if field in self.schedules else None
 
     def due_at(self, field: str) -> float:
-        """Return when a schedule fires next."""
-        return math.inf if self.schedules[field].paused else self.schedules[field].next_at
+        """Return when servers look at a schedule next, to fire it."""
+        at = self.made_due.get(("fires", field), math.inf)
+        return math.inf if self.schedules[field].paused else min(self.schedules[field].next_at, at)
+
+    def hours_at(self, name: str) -> float:
+        """Return when servers look at opening hours next, since they change."""
+        return min(self.hours[name][2], self.made_due.get(("hours", name), math.inf))
 
     def schedule(
         self, now: float, field: str, next_at: float, misfire: int, timing: bytes, template: dict[str, Any], size: int
@@ -62,6 +67,7 @@ class Scheduling(Enqueueing):
         if s.timing != timing:
             s.timing, s.next_at = timing, next_at
         s.misfire, self.templates[field] = misfire, template
+        self.made_due.pop(("fires", field), None)
         self.close(now)
         return "changed" if known else "created", s.next_at
 
@@ -72,6 +78,7 @@ class Scheduling(Enqueueing):
             return "gone"
         self.touch(field.partition("/")[0]).bytes -= bytes_of(field, self.template_sizes.pop(field))
         del self.schedules[field], self.templates[field]
+        self.made_due.pop(("fires", field), None)
         self.close(now)
         return "ok"
 
@@ -80,6 +87,7 @@ class Scheduling(Enqueueing):
         now, s = self.open(now), self.schedules.get(field)
         if s is None or self.revision(field) != revision:
             return "stale"
+        self.made_due.pop(("fires", field), None)
         s.paused, s.next_at = int(next_at is None), s.next_at if next_at is None else next_at
         self.close(now)
         return "ok"
@@ -95,8 +103,15 @@ class Scheduling(Enqueueing):
     def fire_one(self, now: float, field: str, revision: Revision | None, next_at: float) -> str:
         """Enqueue the task of one schedule, if its revision is still the current one."""
         s = self.schedules.get(field)
-        if s is None or self.revision(field) != revision or s.paused or s.next_at > now or next_at <= s.next_at:
+        if s is None or self.revision(field) != revision or self.due_at(field) > now:
             return "gone"
+        if s.next_at > now:
+            self.made_due.pop(("fires", field))
+            s.next_at = min(s.next_at, next_at)
+            return "moved"
+        if next_at <= s.next_at:
+            return "gone"
+        self.made_due.pop(("fires", field), None)
         due_at, outcome = s.next_at, "misfire"
         if s.misfire or now - due_at <= LATE_MS:
             given = {**self.templates[field], "start_at": due_at}

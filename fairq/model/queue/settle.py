@@ -144,6 +144,7 @@ class Settling(Batching):
     def wait_for(self, t: Tenant, id: str, delay: float, now: float) -> None:
         """Let a task wait for its next attempt."""
         self.keep_waiting(id)
+        self.runs[id].waits_from = now
         if delay > 0:
             self.put_delayed(t, id, now + delay)
         else:
@@ -188,12 +189,16 @@ class Settling(Batching):
                 outcomes.append("ok")
                 if start_at > now or id in t.delayed:
                     self.take_out(id)
+                    t.bytes -= task.bytes(id)
+                    task.start_from = int(now // 1000) if delay else 0
                     if task.end_moves and task.expires_at:
                         starts_at = max(start_at, now)
                         task.expires_at += starts_at - (task.start_at or task.created_at)
                         task.start_at, self.expiring[id] = starts_at, task.expires_at
+                        task.end_from = task.start_from if start_at > now else int(now // 1000)
                     else:
                         task.start_at = start_at
+                    t.bytes += task.bytes(id)
                     if start_at > now:
                         self.put_delayed(t, id, start_at)
                     else:

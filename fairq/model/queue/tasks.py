@@ -11,6 +11,7 @@ from fairq.model.queue.ready import Asked
 from fairq.model.queue.sorted_set import SortedSet
 
 HEADER_BYTES = 33  # of a record: the fixed ones of HEADER in lua/base/formats.lua
+FROM_BYTES = 9  # of an empty `trace`, and of the times from which a window is counted
 
 
 @define
@@ -35,11 +36,14 @@ class Task:
     name: str = ""
     retry_base: float = 0  # 0: the queue's
     retry_cap: float = 0  # likewise
+    start_from: int = 0  # the second from which its start was counted
+    end_from: int = 0  # likewise its end
 
     @property
     def length(self) -> int:
         """How long its record is, with its payload."""
-        return HEADER_BYTES + len(self.tenant.name + self.name) + self.size
+        more = FROM_BYTES if self.start_from or self.end_from else 0
+        return HEADER_BYTES + len(self.tenant.name + self.name) + self.size + more
 
     def bytes(self, id: str) -> int:
         """Return the bytes that it counts for its tenant."""
@@ -69,6 +73,7 @@ class Run:
     worker: str = ""
     error: str = ""
     lost_leases: int = 0
+    waits_from: float = 0  # for a retry
 
     @property
     def last_attempt(self) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 
 from fairq.model.queue.accounts import OUT
 from fairq.model.queue.batches import BATCH_KEEP_MS, CHANGES_PER_CALL
+from fairq.model.queue.jumps import Jumping
 from fairq.model.queue.records import MINUTE_MS
-from fairq.model.queue.schedules import Scheduling
 from fairq.model.queue.settle import Settling
 from fairq.model.queue.sorted_set import first_by_score
 from fairq.model.waiting import RATE_LIMITED
@@ -22,15 +22,17 @@ def first_of(times: Iterable[float]) -> float:
     return min(times, default=math.inf)
 
 
-class Ticking(Settling, Scheduling):
+class Ticking(Settling, Jumping):
     """The verb that does what is due."""
 
     def tick(self, now: float, limit: int, witness: float = math.inf) -> tuple[Any, ...]:
         """Do what is due: the reply of `tick`. What goes for good waits for the witness's clock, too."""
         now = self.open(now, witness)
         sure = now - self.ahead
-        times = self.due_times(now).items()
-        due = max(1, sum(at <= now for job, at in times if job not in ("fires", "opening_changes")))
+        if self.goes_back or self.sweeping == 3:
+            self.sweeping, self.goes_back, self.mending = 2, False, 1
+        jobs = {job for job, at in self.due_times(now).items() if at <= now}
+        due = max(1, len(jobs - {"fires", "opening_changes"}))
         part, ends = math.ceil(limit / due), math.ceil(min(limit, ENDS_PER_TICK) / due)
         self.trim_ends(sure, part)
         promoted, expired = self.promote(now, math.ceil(min(limit, MOVES_PER_TICK) / due)), self.expire(now, ends)
@@ -43,6 +45,8 @@ class Ticking(Settling, Scheduling):
         trimmed = self.trim_dead(now, sure, ends)
         self.unpark(first_by_score(self.parked, part, now))
         swept = self.sweep()
+        if "sweep" in jobs and self.mending:
+            self.mend(now)
         self.cancel_members(now, min(ends, CHANGES_PER_CALL))
         self.finish_batches(now)
         self.trim_batches(sure, part)
@@ -50,8 +54,8 @@ class Ticking(Settling, Scheduling):
         if self.touched or swept:
             self.close(now)
         ready = sum(len(t.ready) for t in self.tenants.values())
-        fires = sum(self.due_at(field) <= now for field in self.schedules)
-        changes = sum(at <= now for _, _, at in self.hours.values())
+        fires = sum(self.due_at(field) <= now for field in self.schedules) if "fires" in jobs else 0
+        changes = sum(self.hours_at(name) <= now for name in self.hours) if "opening_changes" in jobs else 0
         return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, changes, told)
 
     def due_times(self, now: float) -> dict[str, float]:
@@ -69,7 +73,7 @@ class Ticking(Settling, Scheduling):
             "ends": self.ends.lowest + self.ahead,
             "cancelling": first_of(self.cancelling.values()),
             "parked": first_of(self.parked.values()),
-            "opening_changes": first_of(at for _, _, at in self.hours.values()),
+            "opening_changes": first_of(self.hours_at(name) for name in self.hours),
             "marks": (self.minute + 2) * MINUTE_MS + self.ahead if self.marks else math.inf,
             "sweep": now if self.sweeping or self.goes_back else math.inf,
         }
@@ -131,7 +135,7 @@ class Ticking(Settling, Scheduling):
 
     def sweep(self) -> bool:
         """Let in the tenants that a limit for all kept out, and look for their delayed tasks in time."""
-        if not self.sweeping and not self.goes_back:
+        if not self.sweeping:
             return False
         for name, t in self.tenants.items():
             if (t.ready and t.slot == OUT) or (self.reserve and t.slot > 0 and not t.leased):
@@ -141,5 +145,5 @@ class Ticking(Settling, Scheduling):
                 self.meter(self.touch(name))
             if t.delayed:
                 self.due[name] = min(self.due.get(name, math.inf), t.delayed.first_at)
-        self.sweeping, self.goes_back = 0, False
+        self.sweeping = 0
         return True

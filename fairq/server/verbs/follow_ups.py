@@ -14,7 +14,7 @@ from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.producers import cover, refusals_part, store_for_tenants, tick_when_due
+from fairq.server.verbs.producers import cover, outcomes_part, refusals_part, store_for_tenants, tick_when_due
 from fairq.server.verbs.request_scope import Body
 from fairq.server.verbs.tasks import bare_outcome
 from fairq.wire import frames
@@ -61,7 +61,7 @@ async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFr
             tick_when_due(app, queue, [tasks[n]])
     if refusals and len({owner_of(lease.id) for lease in leases}) == 1:
         raise next(iter(refusals.values()))
-    return {"outcomes": outcomes} | refusals_part(refusals)
+    return outcomes_part(outcomes) | refusals_part(refusals)
 
 
 def _check(request: wire.EnqueueFrom) -> None:

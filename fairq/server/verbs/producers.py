@@ -9,6 +9,7 @@ import trio
 
 from fairq.errors import FairqError, OutcomeUnknown, Retryable, TooMany
 from fairq.model.checks import owner_of
+from fairq.model.outcomes import part_states
 from fairq.model.tasks import NewTask
 from fairq.server.app import App
 from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE, RETRY_MS
@@ -86,6 +87,14 @@ def _check_decided(refusals: Mapping[str, FairqError], tenants: int) -> None:
     if len(undecided) == tenants and len({error.code for error in undecided}) == 1:
         raise undecided[0]
     raise OutcomeUnknown(f"some of the tasks may have been stored: {undecided[0].message}; send the same again")
+
+
+def outcomes_part(outcomes: Sequence[str]) -> Body:
+    """Return the part of a reply that says what became of tasks, and how those stand that some are duplicates of."""
+    if outcomes.count("ok") == len(outcomes):
+        return {"outcomes": outcomes}
+    told, states = part_states(outcomes)
+    return {"outcomes": told} | ({"duplicate_of_states": states} if states else {})
 
 
 def refusals_part(refusals: Mapping[str, FairqError]) -> Body:

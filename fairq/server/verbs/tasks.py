@@ -11,7 +11,7 @@ from fairq.model.tasks import SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask
 from fairq.model.workers import LeaseKey
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.producers import cover, refusals_part, store_for_tenants, tick_when_due
+from fairq.server.verbs.producers import cover, outcomes_part, refusals_part, store_for_tenants, tick_when_due
 from fairq.server.verbs.request_scope import Body, full_ids, own_tenant, tenant_of, wait_for, with_payload
 from fairq.store import keys
 from fairq.store.registry import PRODUCER
@@ -33,10 +33,10 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
         )
     if connection.tenant_load is not None:
         outcomes, refusals = await store_for_tenants(app, queue, tasks, connection.tenant_load.is_busy, maker=PRODUCER)
-        body = {"outcomes": outcomes} | refusals_part(refusals)
+        body = outcomes_part(outcomes) | refusals_part(refusals)
     else:
         outcomes = await app.store.enqueue(queue, connection.identity.tenant, tasks, notify=cover(app, queue, tasks))
-        body = {"outcomes": [bare_outcome(outcome) for outcome in outcomes]}
+        body = outcomes_part([bare_outcome(outcome) for outcome in outcomes])
     tick_when_due(app, queue, request.tasks)
     return body
 

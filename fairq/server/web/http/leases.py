@@ -11,12 +11,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fairq.errors import BadRequest
+from fairq.model.outcomes import sent_in
 from fairq.model.rules import QUEUE, WORKER, check_fields, whole
 from fairq.model.tasks import Lease, NewTask, Settlement
 from fairq.server.web.http.bodies import Gone
 from fairq.server.web.http.bounds import MAX_CLAIM
 from fairq.server.web.http.call import Call, answer, one_of
 from fairq.server.web.http.fields import make_enqueue_from, make_request
+from fairq.server.web.http.tasks import row_of_sent
 from fairq.server.web.http.workers import Claim, HttpWorker, Workers, fitting
 from fairq.wire import messages as wire
 from fairq.wire.frames import HeldLease
@@ -134,6 +136,7 @@ async def enqueue_from(request: Request) -> Response:
         frame = make_enqueue_from(given, call.caller.session.max_payload_bytes)
         worker = await workers.find(call.caller, name, QUEUE.check(frame.leases[0].queue, "lease"))
         with worker.in_use():
-            outcomes = (await worker.ask(frame))["outcomes"]
-    told = [(task.id, *outcome.partition(" ")) for task, outcome in zip(frame.tasks, outcomes, strict=True)]
-    return answer({"tasks": [{"id": holder or id, "outcome": word} for id, word, _, holder in told]}, 201)
+            outcomes = sent_in(await worker.ask(frame))
+    return answer(
+        {"tasks": [row_of_sent(task.id, sent) for task, sent in zip(frame.tasks, outcomes, strict=True)]}, 201
+    )

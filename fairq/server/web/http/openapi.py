@@ -95,6 +95,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 _ENQUEUED = object_of(id=TEXT, outcome={"enum": ["ok", "duplicate", "replaced", "expired", "refused"]})
+_ENQUEUED["properties"]["duplicate_of_state"] = TEXT
 _CANCELLING = row_of(CancelProgress)
 _OWN: dict[tuple[str, Any], Schema] = {  # of method and frame: answers that are not the frame's reply
     ("POST", wire.Enqueue): {"anyOf": [_ENQUEUED, object_of(tasks={"type": "array", "items": _ENQUEUED})]},

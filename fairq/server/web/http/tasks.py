@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from fairq.errors import BadRequest, FairqError, NotFound, from_code
 from fairq.model.checks import check_task_id, check_tenant
+from fairq.model.outcomes import read_sent, sent_in
 from fairq.model.tasks import TRACE, NewTask
 from fairq.server.web.http.bodies import JSON, NDJSON, read_lines
 from fairq.server.web.http.call import Call, answer, one_of
@@ -81,11 +82,15 @@ async def enqueue(request: Request) -> Response:
     return _told_alone(frame, await call.caller.ask(frame))
 
 
-def _row(frame: wire.Enqueue, n: int, outcome: str) -> dict[str, Any]:
+def row_of_sent(id: str, outcome: str) -> dict[str, Any]:
     """Describe what became of a task: `id` is that of the task that has its dedupe key, if another has it."""
-    word, _, holder = outcome.partition(" ")
-    id = frame.tasks[n].id
-    return {"id": holder or (f"{frame.tenant}/{id}" if frame.tenant else id), "outcome": word}
+    word, holder, state = read_sent(outcome)
+    return {"id": holder or id, "outcome": word} | ({"duplicate_of_state": state} if state else {})
+
+
+def _rows(frame: wire.Enqueue, body: dict[str, Any]) -> list[dict[str, Any]]:
+    before = f"{frame.tenant}/" if frame.tenant else ""
+    return [row_of_sent(before + task.id, outcome) for task, outcome in zip(frame.tasks, sent_in(body), strict=True)]
 
 
 def _refusal(told: dict[str, Any]) -> FairqError:
@@ -93,7 +98,7 @@ def _refusal(told: dict[str, Any]) -> FairqError:
 
 
 def _told_alone(frame: wire.Enqueue, body: dict[str, Any]) -> Response:
-    row = _row(frame, 0, body["outcomes"][0])
+    (row,) = _rows(frame, body)
     if row["outcome"] == "expired":
         raise BadRequest(_EXPIRED, field="expires_at")
     if row["outcome"] == REFUSED:
@@ -103,7 +108,7 @@ def _told_alone(frame: wire.Enqueue, body: dict[str, Any]) -> Response:
 
 
 def _told(frame: wire.Enqueue, body: dict[str, Any]) -> Response:
-    rows = [_row(frame, n, outcome) for n, outcome in enumerate(body["outcomes"])]
+    rows = _rows(frame, body)
     refusals = body.get("refusals", {})
     if refusals and all(row["outcome"] == REFUSED for row in rows):
         raise _refusal(next(iter(refusals.values())))

@@ -17,7 +17,7 @@ DAILY = {"payload": 1, "every": 3600}
 # method, path, body -> status and answer, then those of the repeated request
 CALLS: list[tuple[str, str, Any, tuple[int, Any], tuple[int, Any]]] = [
     ("POST", "/tasks", {"payload": 1, "id": "t"}, (201, {"id": "t", "outcome": "ok"}),
-     (200, {"id": "t", "outcome": "duplicate"})),
+     (200, {"id": "t", "outcome": "duplicate", "duplicate_of_state": "ready"})),
     ("POST", "/tasks/reschedule", {"ids": ["t"], "delay": 600}, (200, {"outcomes": ["ok"]}),
      (200, {"outcomes": ["ok"]})),
     ("DELETE", "/tasks/t", None, (200, {"id": "t", "outcome": "ok"}), (200, {"id": "t", "outcome": "gone"})),

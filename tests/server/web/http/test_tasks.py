@@ -27,7 +27,7 @@ async def test_a_repeated_post_with_an_idempotency_key_makes_one_task(served: Se
         assert check(made, 201) == {"id": "order-7", "outcome": "ok"}
         assert check(await ada.get(made.headers["location"]))["state"] == "ready"
         again = check(await ada.post(TASKS, json={"payload": 1}, headers=key), 200)
-        assert again == {"id": "order-7", "outcome": "duplicate"}
+        assert again == {"id": "order-7", "outcome": "duplicate", "duplicate_of_state": "ready"}
         assert len(check(await ada.get("/v1/queues/q/next"))["tasks"]) == 1
 
 

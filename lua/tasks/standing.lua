@@ -1,0 +1,42 @@
+-- needs: batches, leases, records, task_options
+--
+-- How tasks stand: where each is, and what became of it.
+
+-- Of a leased task: the deadline of its lease, and the name of the claim that took it.
+local function lease_facts(call, id, run)
+  local bundle = leases.bundle(call, run.lease)
+  local at = run.is_extended == 1 and redis.call('ZSCORE', call.prefix .. 'extended', id)
+    or redis.call('ZSCORE', call.prefix .. 'leases', leases.field(run.lease))
+  return at and text(at + call.queue.origin) or '0', bundle and bundle.claim or ''
+end
+
+local function state_of(call, id, record, run, packed_death)
+  if packed_death then
+    local death = DEATH.unpack(packed_death)
+    return {'dead', death.tenant, death.attempts, text(death.died_at), REASONS[death.reason], death.error,
+      death.lost_leases, 0}
+  end
+  if not records.is_task(record) then
+    return {records.read_mark(record) or 'unknown', '', 0, '0', '', '', 0, 0}
+  end
+  local tenant, attempt, message, lost = records.read(record).tenant, 0, '', 0
+  if run then attempt, message, lost = run.attempt, run.error, run.lost_leases end
+  if run and leases.is_leased(run.state) then
+    local at, claim = lease_facts(call, id, run)
+    return {'leased', tenant, attempt, at, claim, message, lost, run.lease}
+  end
+  if task_options.of(call, id).batch ~= '' and redis.call('ZSCORE', batches.pending_key(call, id), id) then
+    return {'pending', tenant, attempt, '0', '', message, lost, 0}
+  end
+  local start_at = redis.call('ZSCORE', call.prefix .. 'delayed:' .. tenant, id)
+  return {start_at and 'delayed' or 'ready', tenant, attempt, text(math.floor(start_at or 0)), '', message, lost, 0}
+end
+
+-- What `tasks` (inspect/states.lua) tells of tasks.
+function standing.of(call, ids)
+  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
+  local found, deaths, out = records.of(call, ids), redis.call('HMGET', call.prefix .. 'dead', unpack(ids)), {}
+  leases.read_runs(call, ids)
+  for i, id in ipairs(ids) do out[i] = state_of(call, id, found[i], leases.run_of(call, id), deaths[i]) end
+  return out
+end
