@@ -29,6 +29,7 @@ from anyio.abc import TaskStatus
 from attrs import define, field
 
 from fairq.client import tracing
+from fairq.client.declaring import Declaring, rows_of
 from fairq.client.driver import Driver
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.interrupts import remembering_interrupts
@@ -89,6 +90,7 @@ class Working:
     runtime: Runtime
     runners: Lot
     idle: Event
+    declaring: Declaring = field(init=False)
     threads: Threads = field(init=False)
     fresh_context: Callable[[], Context] = field(init=False)  # of a handler
     waiting: deque[Waiting] = field(factory=deque, init=False)
@@ -127,6 +129,8 @@ class Working:
         driver.handle, driver.on_change = run._take, run._on_change
         session.settled, session.dropped = run._settled, run._dropped
         run.threads = Threads(app.concurrency, run._threads_changed)
+        rows = rows_of(app.declared, app.handlers, queues)
+        run.declaring = Declaring(app.app, rows, driver, lambda: run.is_stopping, run._fail)
         return run
 
     async def run(self, burst: bool, task_status: TaskStatus[None] | None) -> None:
@@ -178,8 +182,7 @@ class Working:
         async with anyio.create_task_group() as runners:
             for _ in range(self.app.concurrency):
                 runners.start_soon(keep_running, self.fresh_context, self._run_tasks, self.is_cancelled)
-            if burst:
-                runners.start_soon(self._stop_when_empty)
+            runners.start_soon(self._stop_when_empty if burst else self.declaring.keep)
             await self.idle.wait()
             is_idle = True
             runners.cancel_scope.cancel()
@@ -233,6 +236,7 @@ class Working:
         self.driver.wake_writer()
 
     async def _stop_when_empty(self) -> None:
+        await self.declaring.once()
         session = self.driver.session
         while not self.is_stopping:
             self.rest = self.runtime.make_event()
