@@ -19,7 +19,8 @@ from fairq.wire.terms import ROLE, Role
 class TokenRecord:
     """A token's record in the store. `queues` None: all queues.
 
-    `tenant`: of a producer, a pattern of tenants' names; None: all. `label`: what people call it. `expires_at_ms` 0:
+    `tenant`: of a producer or a worker, a pattern of the names of tenants for which it may enqueue, or schedule. None:
+    all for a producer, none for a worker. `label`: what people call it. `expires_at_ms` 0:
     never.
     """
 
@@ -39,7 +40,7 @@ class TokenRecord:
             raise BadRequest("a token of role tenant needs a tenant", field="tenant")
         if self.role == Role.TENANT.value:
             TENANT.check(self.tenant, "tenant")
-        elif self.role != Role.PRODUCER.value and self.tenant is not None:
+        elif self.role not in (Role.PRODUCER.value, Role.WORKER.value) and self.tenant is not None:
             raise BadRequest(f"a token of role {self.role} has no tenant", field="tenant")
 
 

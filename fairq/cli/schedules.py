@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 schedules = App(name="schedules", help="Create, list, pause, resume and remove recurring tasks.")
 
-_COLUMNS = columns_of("tenant", "name", "fires", "zone", "misfire", "next", "last", "is_paused")
+_COLUMNS = columns_of("tenant", "name", "fires", "zone", "misfire", "next", "last", "is_paused", "app")
 _NOT_LISTED = (*SCHEDULED, "task_name", "payload")
 Tenant = Annotated[str | None, Parameter(help="Tenant of the schedule; for tokens of operators and producers only.")]
 

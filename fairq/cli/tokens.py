@@ -129,7 +129,8 @@ def create(
         What the token allows: enqueue for one tenant, enqueue for many tenants, work, operate, or read all that an
         operator may read and change nothing (viewer).
     tenant
-        Tenant of the token, required for role tenant; for role producer a pattern such as 'acme*' (default: all).
+        Tenant of the token, required for role tenant; for role producer a pattern such as 'acme*' (default: all). For
+        role worker a pattern of those for which its code may declare schedules (default: none).
     queue
         Queue the token is limited to; repeatable (default: all queues).
     label

@@ -19,6 +19,18 @@ if TYPE_CHECKING:
     from fairq.model.schedules import ScheduleState
 
 
+def terms_of(
+    payload: Any, cron: str | None, zone: str | None, every: Seconds | None, misfire: str, options: TaskOptions
+) -> Body:
+    """Check what a schedule is, as far as that needs no server; returns fields of its frame. Raises: BadRequest."""
+    text = later.bodies.encode_payload(payload, max_bytes=MAX_INLINE_BYTES)
+    asked = later.options.scheduled_options(options)
+    if options.get("dedupe_payload"):
+        asked["dedupe_key"] = later.options.hash_payload(text)
+    when = {"cron": cron or "", "zone": zone or "", "every_ms": later.options.interval_ms(every)}
+    return when | asked | {"payload": later.bodies.Fragment(text), "misfire": misfire}
+
+
 def _body(queue: str, name: str, tenant: str | None) -> Body:
     return named(queue, tenant) | {"name": later.schedules.check_schedule_name(name)}
 
@@ -52,13 +64,8 @@ class ScheduleRequests(Requests):
 
         Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
         """
-        text = later.bodies.encode_payload(payload, max_bytes=MAX_INLINE_BYTES)
-        asked = later.options.scheduled_options(options)
-        if options.get("dedupe_payload"):
-            asked["dedupe_key"] = later.options.hash_payload(text)
-        when = {"cron": cron or "", "zone": zone or "", "every_ms": later.options.interval_ms(every)}
-        body = _body(queue, schedule, tenant) | when | asked
-        body |= {"payload": later.bodies.Fragment(text), "misfire": misfire}
+        terms = terms_of(payload, cron, zone, every, misfire, options)
+        body = _body(queue, schedule, tenant) | terms
         fires_at_ms = (await self.request("schedule", body, timeout=timeout))["fires_at_ms"]
         return [moment_of(ms) for ms in fires_at_ms]
 

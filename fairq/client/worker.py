@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from attrs import define, field
 
 from fairq.client import later
 from fairq.client.hooks import Hook, Hooks, Middleware
+from fairq.client.listed import lists_options
 from fairq.client.task import Function, Task
 from fairq.errors import BadRequest
 from fairq.model.checks import check_name
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskStatus
 
+    from fairq.client.declaring import Declared
     from fairq.client.kinds import QueueHandlers
     from fairq.client.working import Working
-    from fairq.model.option_tables import Seconds
+    from fairq.model.option_tables import Seconds, TaskOptions
 
 Ended = Literal["", "burst", "drained", "stopped", "cancelled", "failed"]
 
@@ -36,6 +39,18 @@ def default_name() -> str:
     """Name this worker after its machine and process, so that no other has the name."""
     node = "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "-" for c in platform.node() or "worker")
     return f"{node[:44]}-{os.getpid()}-{os.urandom(3).hex()}"
+
+
+def default_app() -> str:
+    """Name an app after the module that makes it, also where that is the program itself: `jobs`."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("", "fairq"):
+        frame = frame.f_back
+    found = frame.f_globals
+    name, spec = found.get("__name__", ""), found.get("__spec__")
+    if name == "__main__":
+        name = spec.name if spec else os.path.splitext(os.path.basename(found.get("__file__", "worker")))[0]
+    return str(name)[:128]
 
 
 @define(eq=False)
@@ -52,6 +67,7 @@ class Worker:
     It runs under asyncio and trio. `url` and `token` are those of FAIRQ_URL and FAIRQ_TOKEN unless they are given.
 
     `queues` are those to work for, if they are not all that have handlers; those with tasks share the slots.
+    `app` is the name under which its schedules are declared: that of the module which makes it, unless it is given.
     `log_tasks` gives each task a line in the log when it ends. `counts` says how they ended: `done`, `retry`,
     `postponed`, `dead`, `lost` (the lease, while the handler ran), `cancelled` (the task was) or `released` (the worker
     was cancelled).
@@ -65,9 +81,11 @@ class Worker:
     queues: Sequence[str] | None = None
     log_tasks: bool = False
     prefetch: int = 0
+    app: str = field(factory=default_app)
     counts: Counter[str] = field(factory=Counter, init=False)
     handlers: dict[str, QueueHandlers] = field(factory=dict, init=False)
     hooks: Hooks = field(factory=Hooks, init=False)
+    declared: list[Declared] = field(factory=list, init=False)
     _working: Working = field(init=False)  # the newest run
     _is_stopped: bool = field(default=False, init=False)  # in advance of the first run
 
@@ -110,6 +128,51 @@ class Worker:
             payload_type = payload_type_of(function, Task)
             kinds.add(Handler(function, queue, name, payload_type, timeout_s, retries, self.hooks))
             self.handlers[queue] = kinds
+            return function
+
+        return register
+
+    @lists_options
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        tenant: str | Sequence[str],
+        payload: Any = None,
+        schedule: str = "",
+        queue: str | None = None,
+        zone: str | None = None,
+        every: Seconds | None = None,
+        misfire: str = "skip",
+        **options: Unpack[TaskOptions],
+    ) -> Callable[[F], F]:
+        """Declare a schedule whose tasks run this handler: as `Client.schedule`, for one tenant or each of several.
+
+        The schedule is named as the function, unless `schedule` says otherwise. `queue`: of a function that is the
+        handler of several. Workers put it when they start. It is changed, or deleted, when no worker of the `app`
+        declares it as it was for 15 seconds; while none runs, it stays. One that was made by hand, or by another app,
+        is left as it is. The worker's token must be for the tenants: `fairq tokens create worker --tenant`.
+
+            @app.task("reports")
+            @app.schedule("0 3 * * *", tenant="acme", zone="Europe/Copenhagen")
+            async def nightly(task): ...
+
+        Raises: BadRequest.
+        """
+        from fairq.client.declaring import Declared
+        from fairq.client.schedules import terms_of
+        from fairq.model.checks import check_tenant
+
+        tenants = (tenant,) if isinstance(tenant, str) else tuple(tenant)
+        for each in tenants:
+            check_tenant(each)
+        if bool(cron) == (every is not None):
+            raise BadRequest("give cron or every", field="cron")
+        terms = terms_of(payload, cron, zone, every, misfire, options)
+
+        def register(function: F) -> F:
+            name = later.schedules.check_schedule_name(schedule or getattr(function, "__name__", ""), "schedule")
+            self.declared.append(Declared(function, queue, tenants, name, terms))
             return function
 
         return register

@@ -29,6 +29,7 @@ from anyio.abc import TaskStatus
 from attrs import define, field
 
 from fairq.client import tracing
+from fairq.client.declaring import Declaring, rows_of
 from fairq.client.driver import Driver
 from fairq.client.forks import running_worker
 from fairq.client.frames import let_frames_go
@@ -89,6 +90,7 @@ class Working:
     runtime: Runtime
     runners: Lot
     idle: Event
+    declaring: Declaring = field(init=False)
     threads: Threads = field(init=False)
     fresh_context: Callable[[], Context] = field(init=False)  # of a handler
     waiting: deque[Waiting] = field(factory=deque, init=False)
@@ -128,6 +130,8 @@ class Working:
         driver.handle, driver.on_change = run._take, run._on_change
         session.settled, session.dropped = run._settled, run._dropped
         run.threads = Threads(app.concurrency, run._threads_changed)
+        rows = rows_of(app.declared, app.handlers, queues)
+        run.declaring = Declaring(app.app, rows, driver, lambda: run.is_stopping, run._fail)
         return run
 
     async def run(self, burst: bool, task_status: TaskStatus[None] | None) -> None:
@@ -180,8 +184,7 @@ class Working:
         async with anyio.create_task_group() as runners:
             for _ in range(self.app.concurrency):
                 runners.start_soon(keep_running, self.fresh_context, self._run_tasks, self.is_cancelled)
-            if burst:
-                runners.start_soon(self._stop_when_empty)
+            runners.start_soon(self._stop_when_empty if burst else self.declaring.keep)
             try:
                 await self.idle.wait()
             except anyio.get_cancelled_exc_class():
@@ -253,6 +256,7 @@ class Working:
         self.driver.wake_writer()
 
     async def _stop_when_empty(self) -> None:
+        await self.declaring.once()
         session = self.driver.session
         while not self.is_stopping:
             self.rest = self.runtime.make_event()

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from attrs import fields, frozen
 
+from fairq.errors import BadRequest
 from fairq.model.checks import MAX_SPAN_MS, check_chosen, matching
 from fairq.model.rules import Rule, one_of, pattern, whole
-from fairq.model.tasks import ScheduledOptions
+from fairq.model.tasks import ScheduledOptions, printable
 
 SCHEDULE_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}\Z")  # shorter than a task's id by the time of a fire
 _check_name = matching(SCHEDULE_PATTERN, "1 to 40 of a-z, 0-9, '-', '_' and begin with a letter or digit")
@@ -18,6 +19,16 @@ MISFIRE = one_of(*MISFIRES)
 MIN_EVERY_MS = 1_000
 MAX_SCHEDULES = 1_000  # of a tenant in a queue
 MAX_CRON_CHARS = 200
+_APP = printable(128)
+
+
+def _check_app(value: str, field: str) -> str:
+    if not _APP.check(value, field):
+        raise BadRequest(f"{field} must have at least 1 byte", field=field)
+    return value
+
+
+APP = Rule(_check_app, _APP.schema | {"minLength": 1}, ("", *_APP.bad))  # what declares schedules in its code
 
 
 def check_schedule_name(value: object, field: str = "name") -> str:
@@ -47,8 +58,8 @@ class Timing(NamedTuple):
 class ScheduleState(ScheduledOptions):
     """A schedule of a tenant; `next_at_ms` counts unless it is paused.
 
-    The options of its tasks (`task_name`: unless they are named as it is), and their payload, are told of one that is
-    asked for by name.
+    `app`: what declares it in its code. The options of its tasks (`task_name`: unless they are named as it is), and
+    their payload, are told of one that is asked for by name.
     """
 
     tenant: str
@@ -60,6 +71,7 @@ class ScheduleState(ScheduledOptions):
     is_paused: bool = False
     next_at_ms: int = 0
     last_fired_at_ms: int = 0
+    app: str = ""
     task_name: str = ""
     payload: Any = None
 

@@ -74,6 +74,7 @@ class App:
     producers_calls: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, PRODUCERS_CALLS), init=False)
     idle_ticks: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, IDLE_TICKS), init=False)
     reports: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 4), init=False)  # that ask all servers
+    declared: dict[bytes, float] = field(factory=dict, init=False)  # when schedules were found to stand, by a hash
     is_draining: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -331,6 +331,7 @@ KINDS: dict[str, Kind] = {
     ),
     "opening_change": Kind(_own(id=OF_TENANT, at=MOMENT), things=_by_id("change"), seeks=_to("opening_hours")),
     "fire": Kind(_own(id=_schedule_id, at=moment_or_never), things=_by_id("fire"), seeks=_to("schedule")),
+    "declared": Kind(_own(id=_schedule_id, at=MOMENT), things=_by_id("declared"), seeks=_to("schedule")),
     "cancelling": Kind(_own(id=BATCH_ID, at=MOMENT), things=_by_id("cancelling"), seeks=_to("batch")),
     "result": Kind(_own(id=TASK_ID, until=MOMENT, value=json_text(MAX_RESULT_BYTES)), things=_by_id("result")),
     "unique": Kind(_own(id=_unique_id, until=MOMENT, value=TASK_ID), things=_by_id("unique"), seeks=_held_by),

@@ -18,6 +18,7 @@ A line is an object with `kind` first and, of what is in a queue, `queue`. The r
 | `schedule` | `tenant`, `id`, SCHEDULE (`timing`: `every`, `zone`, `cron`) | |
 | `template` | `id`, `options` (OPTIONS), `payload` | a schedule's task |
 | `opening_change`, `fire` | `id`, `at` | when a tenant opens or closes, when a schedule fires |
+| `declared` | `id`, `at` | when a worker last declared a schedule |
 | `cancelling` | `id`, `at` | since when a batch is being cancelled |
 | `result`, `unique` | `id`, `until`, `value` | a kept result; the task that holds a dedupe key |
 | `kept` | `of` (`r` or `k`), `tag`, `bytes`, `id`, `until` | what a result, or a held dedupe key, counts |

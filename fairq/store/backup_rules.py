@@ -21,7 +21,7 @@ from fairq.model.limits import LIMIT_RULES
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS, OPENING_HOURS
 from fairq.model.queues import SETTING_RULES, SHARES
 from fairq.model.rules import FULL_ID, MAX_LEASE, NEW_BATCH, TENANT, Rule, number, or_empty, rules_of, text, whole
-from fairq.model.schedules import EVERY
+from fairq.model.schedules import APP, EVERY
 from fairq.model.tasks import ATTEMPTS, DEDUPE_KEY, SHORT_NAME, TRACE, NewTask
 from fairq.model.webhooks import SECRETS, URL
 from fairq.store.backup_lines import FORMATS, read_text
@@ -242,7 +242,7 @@ _OWN: dict[str, dict[str, Check]] = {
         "state": whole(0, 2).check, "max_running": RUNNING.check,
         **{f"{event}_name": CALLBACK_NAME.check for event in ("complete", "success", "death")},
     },
-    "SCHEDULE": {"misfire": FLAG},
+    "SCHEDULE": {"misfire": FLAG, "app": lambda value, field: value and APP.check(value, field)},
     "HOURS": {"is_open": FLAG, "text": _opening_hours},
     "WEBHOOK": {"fan_out": FLAG, "name": SHORT_NAME.check, "url": URL.check, "secrets": _secrets},
     "SLOT_ROW": {"name": OF_TENANT},

@@ -25,7 +25,7 @@ STREAMS = {
 RECORDS = {
     "opening_hours": ("opening_hours", "HOURS"), "webhooks": ("webhook", "WEBHOOK"), "batches": ("batch", "BATCH"),
 }  # fmt: skip
-TIMES = {"opening_changes": "opening_change", "cancelling": "cancelling", "fires": "fire"}
+TIMES = {"opening_changes": "opening_change", "cancelling": "cancelling", "fires": "fire", "declared": "declared"}
 _OF_SERVICE = (keys.QUEUES, keys.TOKENS, keys.TOKEN_USES)
 _SETS = (*TIMES, "ends")
 _SCANNED = (

@@ -147,7 +147,7 @@ def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
     timing, (tenant, _, name) = unpack_timing(found["timing"]), field.decode().partition("/")
     state = ScheduleState(
         tenant, name, *timing, MISFIRES[found["misfire"]], bool(found["paused"]), int(found["next_at"]),
-        int(found["last_fired_at"]),
+        int(found["last_fired_at"]), app=found["app"],
     )  # fmt: skip
     if not templates:
         return state

@@ -104,18 +104,25 @@ class Store(TaskCalls, QueueCalls):
         task: NewTask,
         *,
         maker: str = "",
+        app: str = "",
     ) -> tuple[str, int]:
         """Create or change a schedule; returns `created`, `changed` or `same`, and when it fires next.
 
-        `maker`: the tenant that makes the queue if it is new; empty for an operator.
+        `maker`: the tenant that makes the queue if it is new; empty for an operator. `app`: what declares it; then it
+        may also be `kept`, as another worker of the app still declares it, or `other`, as it is not the app's.
         """
-        rest = (next_at_ms, MISFIRES.index(misfire), pack_timing(timing), pack_template(task))
+        rest = (next_at_ms, MISFIRES.index(misfire), pack_timing(timing), pack_template(task), app)
         outcome, next_at = await self._put("schedule", queue, tenant, name, *rest, maker=maker)
         return outcome.decode(), next_at
 
-    async def unschedule(self, queue: str, tenant: str, name: str) -> bool:
-        """Delete a schedule; returns whether there was one."""
-        return bool(await self._call("unschedule", queue, tenant, name) == b"ok")
+    async def unschedule(self, queue: str, tenant: str, name: str, app: str = "") -> str:
+        """Delete a schedule: `ok` or `gone`; of an `app`, `kept` while a worker of it still declares the schedule."""
+        outcome: bytes = await self._call("unschedule", queue, tenant, name, app)
+        return outcome.decode()
+
+    async def declared(self, queue: str, app: str) -> list[str]:
+        """Name the schedules that an app has declared, by tenant and name."""
+        return [field.decode() for field in await self._call("declared", queue, app)]
 
     async def pause_schedule(self, queue: str, schedule: Schedule, next_at_ms: int | None) -> bool:
         """Stop a schedule from firing (None), or let it fire again; returns False if it has changed meanwhile."""

@@ -37,7 +37,7 @@ from fairq.model.rules import (
     many,
     whole,
 )
-from fairq.model.schedules import EVERY, MISFIRE, SCHEDULE_NAME
+from fairq.model.schedules import APP, EVERY, MISFIRE, SCHEDULE_NAME
 from fairq.model.tasks import SHORT_NAME, NewTask, ScheduledOptions, Settlement
 from fairq.model.tenants import SCAN
 from fairq.model.versions import VERSION
@@ -422,9 +422,9 @@ class Purge(OfQueue):
     ids: Annotated[list[str], IDS]
 
 
-@frozen
-class Schedule(OfQueue, ScheduledOptions):
-    """Create a schedule, or change the one with this name; give `cron` or `every_ms`."""
+@frozen(kw_only=True, slots=False)  # it is a base beside others
+class ScheduleTerms(ScheduledOptions):
+    """What a schedule is: give `cron` or `every_ms`."""
 
     name: Annotated[str, SCHEDULE_NAME]
     payload: Annotated[Any, INLINE]
@@ -433,6 +433,12 @@ class Schedule(OfQueue, ScheduledOptions):
     every_ms: Annotated[int, EVERY] = 0
     misfire: Annotated[str, MISFIRE] = "skip"
     task_name: Annotated[str, SHORT_NAME] = ""  # its own
+
+
+@frozen
+class Schedule(OfQueue, ScheduleTerms):
+    """Create a schedule, or change the one with this name; give `cron` or `every_ms`."""
+
     tenant: Annotated[str | None, TENANT] = None
 
 
@@ -461,6 +467,22 @@ class Schedules(OfQueue):
     tenant: Annotated[str | None, TENANT] = None
     offset: Annotated[int, MOMENT] = 0
     count: Annotated[int, COUNT] = 100
+
+
+@frozen(kw_only=True)
+class DeclaredSchedule(ScheduleTerms):
+    """A schedule that stands in an app's code."""
+
+    queue: Annotated[str, QUEUE]
+    tenant: Annotated[str, TENANT]
+
+
+@frozen
+class Declare(Request):
+    """Tell the schedules that an app declares in its code: in all queues of this worker, and no others."""
+
+    app: Annotated[str, APP]
+    schedules: list[DeclaredSchedule] = field(factory=list)
 
 
 @frozen

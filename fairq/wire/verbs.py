@@ -48,6 +48,14 @@ class Enqueued(TypedDict):
     refusals: NotRequired[dict[str, Refusal]]
 
 
+class Removed(TypedDict):
+    """A schedule that its app does not declare any more, and that was deleted for this."""
+
+    queue: str
+    tenant: str
+    name: str
+
+
 class TaskEnd(TypedDict):
     """How a task has ended."""
 
@@ -131,6 +139,7 @@ VERBS: dict[type[Any], Verb] = {
     wire.Unschedule: Verb(_WAS, _TENANT | _PRODUCER | _OPERATOR),
     wire.SetSchedulePaused: Verb(_WAS, _TENANT | _PRODUCER | _OPERATOR),
     wire.Schedules: Verb({"schedules": list[ScheduleState]}, _TENANT | _PRODUCER | _READERS),
+    wire.Declare: Verb({"outcomes": list[str], "removed": list[Removed], "is_over": bool}, _WORKER, _ATTACHED),
     wire.AddWebhook: Verb({"id": str, "outcome": _CHANGED}, _OPERATOR),
     wire.RemoveWebhook: Verb(_WAS, _OPERATOR),
     wire.SetWebhookPaused: Verb(_WAS, _OPERATOR),

@@ -39,6 +39,7 @@
 --:   completed_at:d state:B events:B on_complete:H on_success:H on_death:H tenant:t1 more:t1
 --:   + reserves:B complete_name:t1 success_name:t1 death_name:t1
 --: SCHEDULE paused:B misfire:B next_at:d last_fired_at:d more:t1 timing:rest
+--:   + app:t1
 --: TEMPLATE options:t2 more:t1 payload:rest
 --: HOURS is_open:B changes_at:d more:t1 text:rest
 --: WEBHOOK fan_out:B paused:B created_at:d name:t1 url:t2 more:t1 secrets:rest

@@ -11,6 +11,11 @@
 -- call is repeated, the first one moves `next_at`, and the others bring an old revision. The task's id is made of the
 -- schedule's name and the time of the fire.
 --
+-- An app may declare schedules in its code. Its workers, of which several versions may run at once, declare them again
+-- and again, and `declared` has when one last did. What none has declared for DECLARED_MS may be declared otherwise, or
+-- is deleted when a worker declares others. So a version changes nothing that another still runs with, and what all
+-- workers that are down have declared stays. A schedule made by hand, or by another app, is not the app's to change.
+--
 -- Fires have a rate for each tenant over all queues, which only servers can count. A server passes over tenants that
 -- have used up theirs when it asks what is due, so that their fires hide no other tenant's.
 
@@ -20,6 +25,8 @@ local SCHEDULES_PER_TENANT = 1000
 local FIRES_PER_CALL = 100
 local FIRES_PER_TENANT = 25  -- of these
 local LOOKED, LOOKED_AT_ONCE = 10000, 1000  -- fires that are due, of which some are passed over
+local DECLARED_MS, NOTED_MS = 15000, 3000  -- how long a declaration counts, and how often it is noted at most
+local APP_BYTES = 128
 
 -- The key and field that have the revision of a schedule, <tenant>/<name>.
 local function place_of(call, schedule_name)
@@ -49,10 +56,22 @@ end
 
 local function read_moment(text) return check_whole(text, 'next_at', 1, HORIZON_MS) end
 
+-- When a worker last declared a schedule counts still.
+local function is_declared(call, field)
+  local at = redis.call('ZSCORE', call.prefix .. 'declared', field)
+  return at and tonumber(at) > call.now - DECLARED_MS
+end
+
+local function note_declared(call, field)
+  local at = tonumber(redis.call('ZSCORE', call.prefix .. 'declared', field) or 0)
+  if at <= call.now - NOTED_MS or at > call.now then redis.call('ZADD', call.prefix .. 'declared', call.now, field) end
+end
+
 -- schedule(keys, argv): create a schedule, or change the one of that name; the same again changes nothing.
 --   argv  3 tenant  4 name  5 next_at (ms; not used if the timing stays as it is)  6 misfire: 0 skip, 1 once  7 timing
---         8 template
---   out   "created" | "changed" | "same", next_at_ms. What is paused stays so.
+--         8 template  9 the app that declares it (empty, or left out: it is made by hand)
+--   out   "created" | "changed" | "same" | "kept" (a worker of the app still declares it otherwise) | "other" (it is
+--         not the app's), next_at_ms. What is paused stays so.
 function writes.schedule(keys, args)
   local call, next_at = calls.open_made(keys, args), read_moment(args[5])
   local misfire = check_whole(args[6], 'misfire', SKIP, ONCE)
@@ -60,38 +79,50 @@ function writes.schedule(keys, args)
   check_tenant(tenant)
   if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'name') end
   check_template(call, template)
-  local field = tenant .. '/' .. name
+  local field, app = tenant .. '/' .. name, args[9] or ''
+  if #app > APP_BYTES then refuse('bad_request', 'app') end
   local schedule = load_schedule(call, field)
+  if schedule and app ~= '' and schedule.app ~= app then return {'other', schedule.next_at} end
   local outcome = schedule and 'changed' or 'created'
   if not schedule and redis.call('HLEN', call.prefix .. 'schedules:' .. tenant) >= SCHEDULES_PER_TENANT then
     refuse('too_large', 'name')
   end
-  local is_same = schedule and schedule.misfire == misfire and schedule.timing == timing
+  local is_same = schedule and schedule.misfire == misfire and schedule.timing == timing and schedule.app == app
   if is_same and redis.call('HGET', call.prefix .. 'templates', field) == template then
+    if app ~= '' then note_declared(call, field) end
     return {'same', schedule.next_at}
   end
+  if schedule and app ~= '' and is_declared(call, field) then return {'kept', schedule.next_at} end
   schedule = schedule or {paused = 0, last_fired_at = 0}
   if schedule.timing ~= timing then schedule.timing, schedule.next_at = timing, next_at end
-  schedule.misfire = misfire
+  schedule.misfire, schedule.app = misfire, app
   local bytes = accounts.bytes_of(field, #template)
   if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', call.prefix .. 'templates', field) end
   arrivals.add_bytes(call, tenant, bytes)
   redis.call('HSET', call.prefix .. 'templates', field, template)
   save_schedule(call, field, schedule)
+  if app ~= '' then note_declared(call, field) else redis.call('ZREM', call.prefix .. 'declared', field) end
   close.call(call)
   return {outcome, schedule.next_at}
 end
 
 -- unschedule(keys, argv): delete a schedule; its tasks go on.
---   argv  3 tenant  4 name
---   out   "ok" | "gone" (there is none)
+--   argv  3 tenant  4 name  5 the app of which no worker declares it (empty, or left out: it is deleted by hand)
+--   out   "ok" | "gone" (there is none, or it is not the app's) | "kept" (a worker of the app still declares it)
 function drains.unschedule(keys, args)
-  local call, tenant, name = calls.open(keys, args), args[3], args[4]
+  local call, tenant, name, app = calls.open(keys, args), args[3], args[4], args[5] or ''
+  local field = tenant .. '/' .. name
+  if app ~= '' then
+    local schedule = load_schedule(call, field)
+    if not schedule or schedule.app ~= app then return 'gone' end
+    if is_declared(call, field) then return 'kept' end
+  end
   if redis.call('HDEL', call.prefix .. 'schedules:' .. tenant, name) == 0 then return 'gone' end
-  local account, field = accounts.touch_named(call, tenant), tenant .. '/' .. name
+  local account = accounts.touch_named(call, tenant)
   accounts.add_bytes(call, account, -accounts.bytes_of(field, redis.call('HSTRLEN', call.prefix .. 'templates', field)))
   redis.call('HDEL', call.prefix .. 'templates', field)
   redis.call('ZREM', call.prefix .. 'fires', field)
+  redis.call('ZREM', call.prefix .. 'declared', field)
   close.call(call)
   return 'ok'
 end
@@ -200,6 +231,18 @@ function reads.due_schedules(keys, args)
   local next_at = redis.call('ZRANGE', call.prefix .. 'fires', '(' .. text(call.now), '(+inf', 'BYSCORE', 'LIMIT', 0, 1,
     'WITHSCORES')[2]
   return {call.now, tonumber(next_at or -1), unpack(due_rows(call, count, passed))}
+end
+
+-- declared(keys, argv): the schedules that an app has declared, those first that no worker has declared for longest.
+--   argv  3 app
+--   out   <tenant>/<name> each. It looks at 1,000 of all apps.
+function reads.declared(keys, args)
+  local call, found = {prefix = keys[1] .. ':'}, {}
+  for _, field in ipairs(redis.call('ZRANGE', call.prefix .. 'declared', 0, LOOKED_AT_ONCE - 1)) do
+    local schedule = load_schedule(call, field)
+    if schedule and schedule.app == args[3] then found[#found + 1] = field end
+  end
+  return found
 end
 
 -- schedules(keys, argv): the schedules of a tenant (in no order), one of them, or a page of all, those first that fire

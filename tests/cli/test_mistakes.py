@@ -63,7 +63,7 @@ MISTAKES = [  # a command, and what its error names
     ("webhooks add emails https://a.example/ --secret-file none", "none"),
     ("audit --verb No!", "verb"), ("audit --by x", "token"), ("audit --queue 'A b'", "queue"),
     ("audit --count 0", "count"),
-    ("tokens create tenant", "tenant"), ("tokens create worker --tenant ada", "tenant"),
+    ("tokens create tenant", "tenant"), ("tokens create viewer --tenant ada", "tenant"),
     ("tokens create tenant --tenant 'a*'", "tenant"), ("tokens create worker --queue Q", "queue"),
     ("tokens create producer --tenant 'a b'", "tenant"), ("tokens create viewer --label 'a\nb'", "label"),
     (f"tokens create viewer --label {'x' * 81}", "label"), ("tokens create viewer --expires-after 401d", "expires"),

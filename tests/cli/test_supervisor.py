@@ -14,6 +14,7 @@ import pytest
 from fairq.cli.supervisor import name_of_child
 from fairq.errors import SettingsError
 from tests.processes import is_running
+from tests.server.harness import OPERATOR
 from tests.store.waiting import wait_for, wait_until
 
 from .harness import EXIT_SECONDS, Commands, ServerThread, check_error, fairq, fairq_here, read_until, started
@@ -216,6 +217,21 @@ def test_what_is_wrong_with_all_children_is_said_once_and_ends_all(
     assert done.code == code, (done.out, done.err)
     assert said in done.err
     assert done.err.count("cannot work") == 1
+
+
+def test_children_put_a_schedule_once_and_end_together_if_they_may_not(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    declared = '@app.task("emails")\n@app.schedule(every=3600, tenant="ada")\nasync def send'
+    (tmp_path / "mail.py").write_text(APP.replace('@app.task("emails")\nasync def send', declared))
+    token = commands("tokens", "create", "worker", token=OPERATOR).out.strip()
+    argv = ["worker", "mail:app", "--burst", "--processes", "2", "--url", server.url, "--token"]
+    done = fairq(*argv, "dev-worker", cwd=tmp_path)
+    assert (done.code, (done.out + done.err).count("schedule created")) == (0, 1), (done.out, done.err)
+    done = fairq(*argv, token, cwd=tmp_path)
+    assert (done.code, "tokens create worker --tenant ada" in done.out + done.err) == (1, True), (done.out, done.err)
+    rows = commands("schedules", "list", "emails", "--json", token=OPERATOR).json
+    assert [(row["tenant"], row["name"], row["app"]) for row in rows] == [("ada", "send", "mail")]
 
 
 def test_what_cannot_be_is_one_line_and_code_2(tmp_path: Path) -> None:

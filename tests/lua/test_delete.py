@@ -17,7 +17,7 @@ PUTS_IN = {
     "enqueue": ("ada", "a", b"", b"{}"),
     "enqueue_and_claim": ("w", 1, "", "", "", "ada", "b", b"", b"{}"),
     "open_batch": ("ada", "b", 0, "", "", "", 0),
-    "schedule": ("ada", "s", 1, 0, TIMING, packed_template()),
+    "schedule": ("ada", "s", 1, 0, TIMING, packed_template(), "jobs"),
     "set_weight": ("ada", 2000),
     "set_limits": ("ada", "max_running", 1),
     "set_opening_hours": ("ada", "daily", 0, 1, ""),
@@ -51,7 +51,7 @@ def fill(queue: Queue) -> None:
         queue.enqueue("crowd", *(f"c-{part}-{n}" for n in range(400)), batch="large")
     queue.call("close_batch", "large", "cancel")
     queue.enqueue("long", "long-1", payload=b"x" * 5000, delay=1000)
-    queue.call("schedule", "ada", "nightly", queue.now + 1000, 0, TIMING, packed_template())
+    queue.call("schedule", "ada", "nightly", queue.now + 1000, 0, TIMING, packed_template(), "jobs")
     queue.set_limits("", max_running=100)
     queue.call("set_opening_hours", "zoe", "daily", 1, queue.now + 1000, "")
     queue.set_limits("slow", rate=0.001, burst=1)

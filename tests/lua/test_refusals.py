@@ -173,6 +173,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request replace": [tuple(scheduled(key="k", replace=1))],
         "bad_request options": [tuple(scheduled(key="k", period=-1)), tuple(scheduled(expires_in=-1))],
         "too_large name": [tuple(scheduled(tenant="full"))],
+        "bad_request app": [(*scheduled(), "x" * 129)],
     },
     "pause_schedule": {
         "bad_request next_at": [("ada", "n", b"", at) for at in MOMENTS[1:]],
@@ -261,7 +262,7 @@ REFUSED["enqueue_and_claim"] = {
 }
 NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
     "queue_state", "webhooks", "dead_letter", "opening_hours", "permissions", "make_queue", "remove_queue",
-    "begin_change", "end_change", "add_history", "drop_tenant", "limits", "unschedule",
+    "begin_change", "end_change", "add_history", "drop_tenant", "limits", "unschedule", "declared",
 }  # fmt: skip
 # Tested elsewhere: tests' clock and random values; what another build has written; queues that begin or end.
 ELSEWHERE = {

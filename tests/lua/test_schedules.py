@@ -86,3 +86,43 @@ def test_a_tenant_that_is_passed_over_hides_no_other(queue: Queue) -> None:
     queue.advance(100)
     assert [row[0] for row in queue.call("due_schedules", 100, "ada")[2:]] == [b"bob/b"]
     queue.client.delete(queue.key("fires"))
+
+
+def declare(queue: Queue, name: str = "nightly", app: str = "jobs", task: bytes = b"", timing: bytes = TIMING) -> str:
+    """Declare a schedule, as a worker of an app does."""
+    rest = (queue.now + HOUR, SKIP, timing, task or template(), app)
+    return str(queue.call("schedule", "ada", name, *rest)[0].decode())
+
+
+def test_what_an_app_declares_changes_when_no_worker_declares_it_as_it_was(queue: Queue) -> None:
+    new = template(priority=7)
+    assert [declare(queue), declare(queue), declare(queue, task=new)] == ["created", "same", "kept"]
+    queue.advance(14_000)
+    assert declare(queue) == "same", "a worker of the old version lives"
+    queue.advance(14_000)
+    assert declare(queue, task=new) == "kept"
+    assert queue.call("unschedule", "ada", "nightly", "jobs") == b"kept"
+    queue.advance(1_000)
+    assert [declare(queue, task=new), declare(queue)] == ["changed", "kept"]
+    assert queue.call("declared", "jobs") == [b"ada/nightly"]
+    queue.advance(15_000)
+    assert queue.call("unschedule", "ada", "nightly", "other") == b"gone"
+    assert queue.call("unschedule", "ada", "nightly", "jobs") == b"ok"
+    assert queue.call("unschedule", "ada", "nightly", "jobs") == b"gone"
+    assert queue.call("declared", "jobs") == []
+
+
+def test_what_was_made_by_hand_or_by_another_app_is_not_an_apps_to_change(queue: Queue) -> None:
+    schedule(queue, "own")
+    declare(queue, "theirs", app="billing")
+    for name in ("own", "theirs"):
+        assert declare(queue, name, timing=b"another") == "other"
+        queue.advance(20_000)
+        assert declare(queue, name) == "other"
+        assert queue.call("unschedule", "ada", name, "jobs") == b"gone"
+    assert declare(queue, "mine") == "created"
+    assert schedule(queue, "mine")[0] == "changed", "it is the caller's now"
+    assert [declare(queue, "mine"), queue.call("declared", "jobs")] == ["other", []]
+    pause(queue, "theirs")
+    assert declare(queue, "theirs", app="billing") == "same"
+    assert unpack("SCHEDULE", revision_of(queue, "theirs")).paused == 1

@@ -70,6 +70,9 @@ GOOD: dict[str, dict[str, Any]] = {
         {"id": "ada/leased", "lease": LEASED, "fraction": 0.5}, {"id": "ada/none", "lease": 1, "fraction": 1}]},
     "settle": {"queue": "q", "settlements": [
         {"action": "ack", "id": "ada/none", "lease": 1}, {"action": "nack", "id": "ada/leased", "lease": LEASED}]},
+    "declare": {"app": "jobs", "schedules": [
+        {"queue": "q", "tenant": "ada", "name": "weekly", "payload": 1, "cron": "@weekly"},
+        {"queue": "q", "tenant": "ada", "name": "hourly", "payload": 1, "every_ms": 3_600_000}]},
     "idle": {},
     "queues": {},
     "configure": {"queue": "q", "settings": {"max_attempts": 3}},
@@ -269,6 +272,14 @@ RULES = [
 
     Rule({"schedules", "set_schedule_paused"}, "name", ("none",), "not_found"),
     Rule(ON_SCHEDULES, "tenant", (None,), roles=(PRODUCER,)),
+    Rule({"declare"}, "schedules", ([GOOD["declare"]["schedules"][0]] * (MAX_BATCH + 1),), "too_large"),
+    Rule({"declare"}, "schedules", ([GOOD["declare"]["schedules"][0]] * 2,)),
+    Rule({"declare"}, "schedules.queue", ("other",), field="queue"),
+    Rule({"declare"}, "schedules.payload", ("x" * (MAX_INLINE_BYTES - 1),), "too_large"),
+    Rule({"declare"}, "schedules.every_ms", (999, MAX_SPAN_MS + 1)),
+    Rule({"declare"}, "schedules.zone", ("Europe/Atlantis",)),
+    Rule({"declare"}, "schedules.dedupe_period_ms", (5,)),
+    Rule({"declare"}, "schedules.cron", ("every day", "x" * 201)),
     Rule({"schedule"}, "payload", ("x" * (MAX_INLINE_BYTES - 1),), "too_large"),
     Rule({"schedule"}, "cron", (*CRONS, Together(every_ms=1000))),
     Rule({"schedule"}, "zone", (*ZONES, Together(cron="", every_ms=1000, zone="UTC"))),
@@ -314,7 +325,7 @@ RULES = [
     ),
     Rule({"create_token"}, "id", ("abcd",)),  # another token's
     Rule({"create_token"}, "tenant", (
-        None, Together(role="worker"), Together(role="operator"), Together(role="producer", tenant="**"),
+        None, Together(role="viewer"), Together(role="operator"), Together(role="producer", tenant="**"),
         Together(role="producer", tenant="a?"), Together(role="producer", tenant="a" + "*" * 128))),
     Rule({"create_token"}, "queues", (["q"] * (MAX_BATCH + 1),), "too_large"),
     Rule({"configure", "set_weight", "set_limits", "set_opening_hours"}, "if_version", ("0" * 12,), "stale_version"),

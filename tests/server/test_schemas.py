@@ -122,7 +122,10 @@ BEYOND = {  # places whose rules a schema cannot state: grammars, bytes, and wha
     *("tasks", "tasks.payload", "payload", "name", "group"),
     *("dedupe_key", "dedupe_period_ms", "tasks.name", "tasks.group", "tasks.dedupe_key"),
     *("tasks.dedupe_period_ms", "tasks.replace", "on_complete", "on_success", "on_death"),
-    *("on_complete_name", "on_success_name", "on_death_name", "task_name"),
+    *("on_complete_name", "on_success_name", "on_death_name", "task_name", "app", "schedules.name"),
+    *("schedules.task_name", "schedules.group", "schedules.dedupe_key"),
+    *("schedules", "schedules.payload", "schedules.queue", "schedules.cron", "schedules.zone"),
+    "schedules.dedupe_period_ms",
     *("prefetch", "tasks.id", "tasks.batch"),  # of the ids, those that only workers give
 }
 
@@ -196,7 +199,9 @@ def faults_of(conversation: Conversation) -> list[Any]:
 
 
 # Fields that wait, and those that are nothing by themselves.
-NOT_ALONE = {"timeout_ms", "after", "every_ms", "dedupe_period_ms", "tasks.dedupe_period_ms"}
+NOT_ALONE = {"timeout_ms", "after", "every_ms", "dedupe_period_ms", "tasks.dedupe_period_ms"} | {
+    "schedules.dedupe_period_ms"
+}
 
 
 def at_bounds(verb: str, role: Role) -> Iterator[tuple[str, dict[str, Any]]]:

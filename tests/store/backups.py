@@ -29,8 +29,9 @@ _MORE: list[dict[str, Any]] = [  # what the walk has come by without leaving any
     {"kind": "kept", "queue": WALKED, "id": "ada/id4", "of": "r", "tag": 1, "bytes": 444, "until": 1795686876481},
     {"kind": "audit", "stream": "begun", "id": "1795683908097-0", "fields": {}},
     {"kind": "fire", "queue": WALKED, "id": "dan/s1", "at": "inf"},
+    {"kind": "declared", "queue": WALKED, "id": "dan/s1", "at": 1735689680150},
     {
-        "kind": "schedule", "queue": WALKED, "tenant": "dan", "id": "s1", "paused": 1, "misfire": 0,
+        "kind": "schedule", "queue": WALKED, "tenant": "dan", "id": "s1", "app": "jobs", "paused": 1, "misfire": 0,
         "next_at": 1735689680150, "last_fired_at": 0, "timing": {"every": 0, "zone": "UTC", "cron": "0 3 * * *"},
     },
 ]  # fmt: skip

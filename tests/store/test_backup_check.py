@@ -97,7 +97,7 @@ BAD: list[tuple[str, str, Any]] = [  # kind, field (dots between levels), value
     ("schedule", "timing.zone", "Mars/Base"), ("schedule", "timing", None), ("schedule", "misfire", 2),
     ("template", "options.max_attempts", 1_001), ("template", "options.dedupe_period", -1), ("template", "id", "s1"),
     ("template", "options.batch", "b"), ("template", "options.priority", 100), ("fire", "at", "nan"),
-    ("fire", "at", "-inf"),
+    ("fire", "at", "-inf"), ("declared", "at", "inf"), ("schedule", "app", "a\nb"), ("schedule", "app", "x" * 129),
     ("opening_change", "at", "inf"), ("cancelling", "id", "b1"), ("result", "until", "5"), ("result", "value", "{"),
     ("result", "value", '{"a":1,"a":2}'), ("result", "id", "id4"), ("unique", "id", "k"), ("unique", "until", -1),
     ("unique", "value", "id16"), ("kept", "of", "x"), ("kept", "tag", -1), ("kept", "bytes", 1 << 32),

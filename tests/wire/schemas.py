@@ -24,6 +24,7 @@ from fairq.model.webhooks import Webhook
 from fairq.model.workers import HeldTask, WorkerState
 from fairq.server.web.http.schema import Schema, default_of, hints_of, schema_of
 from fairq.wire import frames
+from fairq.wire import messages as wire
 from fairq.wire.codec import MAX_REF
 from fairq.wire.verbs import VERBS, Sent, TaskEnd
 
@@ -33,6 +34,7 @@ GIVEN: dict[str, Any] = {  # the parts of clients' frames
     "settlement": Settlement,
     "held_lease": frames.HeldLease,
     "report": frames.Report,
+    "declared_schedule": wire.DeclaredSchedule,
 }
 TOLD: dict[str, Any] = {  # the parts of servers' frames and of their bodies
     "pushed_task": frames.PushedTask,

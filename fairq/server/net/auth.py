@@ -32,7 +32,7 @@ _DEV_ROLES = {
 class Identity:
     """The identity that a token gives. `queues` None: all; `token_id` empty: a development token.
 
-    `tenants`: a pattern of the tenants for which a producer may enqueue.
+    `tenants`: a pattern of the tenants for which a producer may enqueue, and a worker schedule; empty: none.
     """
 
     role: Role
@@ -55,7 +55,7 @@ class Identity:
         return queue
 
     def check_tenant(self, tenant: str, field: str = "tenant") -> str:
-        """Return the tenant's name if a producer of this identity may act for it. Raises: Forbidden."""
+        """Return the tenant's name if this identity may act for it. Raises: Forbidden."""
         if self.tenants != "*" and not fnmatchcase(tenant, self.tenants):
             raise Forbidden(f"this token may not use tenant {tenant}", field=field)
         return tenant
@@ -143,6 +143,11 @@ class Auth:
 def _identity_of(record: TokenRecord) -> Identity:
     """Return the identity that a token's record gives."""
     queues = None if record.queues is None else frozenset(record.queues)
-    role, is_producer = Role(record.role), record.role == Role.PRODUCER.value
-    tenant, tenants = ("", record.tenant or "*") if is_producer else (record.tenant or "", "*")
+    role, tenant, tenants = Role(record.role), "", "*"
+    if role is Role.PRODUCER:
+        tenants = record.tenant or "*"
+    elif role is Role.WORKER:
+        tenants = record.tenant or ""
+    else:
+        tenant = record.tenant or ""
     return Identity(role, tenant, queues, record.id, tenants, record.label, record.expires_at_ms)

@@ -80,24 +80,34 @@ def _may_note(connection: Connection, tenant: str) -> bool:
 
 
 def _draft(connection: Connection, request: Any) -> Draft:
-    identity = connection.identity
-    origin = ORIGIN.get() or Origin(connection.remote, "websocket")
     new = {
         each.name: value
         for each in fields(type(request))
         if each.name in TOLD and (value := getattr(request, each.name)) not in (None, each.default)
     }
+    told = {"target": _target(request), **({"new": _small(new)} if new else {})}
+    tenant = getattr(request, "tenant", None) or connection.identity.tenant
+    return _draft_of(connection, request.type, getattr(request, "queue", None) or "", tenant, told)
+
+
+def _draft_of(connection: Connection, verb: str, queue: str, tenant: str, told: Body) -> Draft:
+    identity = connection.identity
+    origin = ORIGIN.get() or Origin(connection.remote, "websocket")
     rest = {
         "label": identity.label,
         "role": identity.role.value,
         "address": cut(origin.address, _NAME_BYTES),
         "via": origin.via,
-        "target": _target(request),
-        **({"new": _small(new)} if new else {}),
+        **told,
     }
-    queue = cut(getattr(request, "queue", None) or "", _NAME_BYTES)
-    tenant = cut(getattr(request, "tenant", None) or identity.tenant, _NAME_BYTES)
-    return Draft(identity.token_id, request.type, queue, tenant, orjson.dumps(rest))
+    names = cut(queue, _NAME_BYTES), cut(tenant, _NAME_BYTES)
+    return Draft(identity.token_id, verb, *names, orjson.dumps(rest))
+
+
+async def note(app: App, connection: Connection, verb: str, queue: str, tenant: str, target: str, told: Body) -> None:
+    """Note a change that was made for a tenant, and is not the request itself."""
+    draft = _draft_of(connection, verb, queue, tenant, {"target": target})
+    await _end(app, b"", draft, {"outcome": "ok", **told})
 
 
 def _target(request: Any) -> str:

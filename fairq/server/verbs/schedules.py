@@ -8,7 +8,7 @@ from attrs import asdict, evolve
 
 from fairq.errors import FairqError, NotFound, TooLarge
 from fairq.model.cron import check_timing, next_fire, next_fires
-from fairq.model.schedules import MAX_SCHEDULES, SCHEDULED
+from fairq.model.schedules import MAX_SCHEDULES, SCHEDULED, Timing
 from fairq.model.tasks import NewTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
@@ -27,36 +27,43 @@ def _target(
     return request.queue, own_tenant(connection, request.tenant), request.name
 
 
-def _task(request: wire.Schedule) -> NewTask:
-    """Return the task of a schedule; its fires give it ids."""
-    options = {name: getattr(request, name) for name in SCHEDULED}
-    task = NewTask(request.name, orjson.dumps(request.payload), name=request.task_name or request.name, **options)
+def read(terms: wire.ScheduleTerms) -> tuple[Timing, NewTask]:
+    """Return when a schedule fires, and its task, to which its fires give ids. Raises: BadRequest."""
+    options = {name: getattr(terms, name) for name in SCHEDULED}
+    task = NewTask(terms.name, orjson.dumps(terms.payload), name=terms.task_name or terms.name, **options)
     task.check()
-    return task
+    return check_timing(terms.cron, terms.zone, terms.every_ms), task
 
 
-async def schedule(app: App, connection: Connection, request: wire.Schedule) -> Body:
-    """Create or change a schedule; returns its next fires."""
-    queue, tenant, name = _target(connection, request)
-    timing = check_timing(request.cron, request.zone, request.every_ms)
-    task = _task(request)
+async def put(
+    app: App, queue: str, tenant: str, terms: wire.ScheduleTerms, *, maker: str, declared_by: str = ""
+) -> tuple[str, Timing, int]:
+    """Create or change a schedule, for the app that declares it if there is one; returns the outcome, when it fires."""
+    name, (timing, task) = terms.name, read(terms)
     now_ms, _ = await app.store.schedules(queue, tenant, name)
     next_at = await trio.to_thread.run_sync(next_fire, timing, now_ms, now_ms, limiter=app.searches)
-    maker = PRODUCER if connection.identity.role is Role.PRODUCER else connection.identity.tenant
     try:
         outcome, next_at = await app.store.schedule(
-            queue, tenant, name, timing, next_at, request.misfire, task, maker=maker
+            queue, tenant, name, timing, next_at, terms.misfire, task, maker=maker, app=declared_by
         )
     except TooLarge as error:
         raise TooLarge(f"a tenant has at most {MAX_SCHEDULES} schedules in a queue", field=error.field) from None
     app.ticker.tick_within(queue, max(0, next_at - now_ms))
+    return outcome, timing, next_at
+
+
+async def schedule(app: App, connection: Connection, request: wire.Schedule) -> Body:
+    """Create or change a schedule; returns its next fires."""
+    queue, tenant, _ = _target(connection, request)
+    maker = PRODUCER if connection.identity.role is Role.PRODUCER else connection.identity.tenant
+    outcome, timing, next_at = await put(app, queue, tenant, request, maker=maker)
     return {"outcome": outcome, "fires_at_ms": [next_at, *next_fires(timing, next_at, next_at, _SHOWN - 1)]}
 
 
 async def unschedule(app: App, connection: Connection, request: wire.Unschedule) -> Body:
     """Delete a schedule."""
     queue, tenant, name = _target(connection, request)
-    return {"previous": await app.store.unschedule(queue, tenant, name)}
+    return {"previous": await app.store.unschedule(queue, tenant, name) == "ok"}
 
 
 async def set_paused(app: App, connection: Connection, request: wire.SetSchedulePaused) -> Body:

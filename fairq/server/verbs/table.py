@@ -17,6 +17,7 @@ from fairq.server.verbs import (
     batches,
     cancel_all,
     dead_letters,
+    declared,
     explain,
     follow_ups,
     limits,
@@ -31,7 +32,7 @@ from fairq.wire.verbs import VERBS
 
 VerbFunction = Callable[..., Awaitable[Body]]
 _FILES = (
-    tasks, waits, batches, follow_ups, workers, dead_letters, schedules, cancel_all, explain,
+    tasks, waits, batches, follow_ups, workers, dead_letters, schedules, declared, cancel_all, explain,
     limits, admin, webhooks, audit,
 )  # fmt: skip
 

@@ -25,6 +25,7 @@ def test_every_frame_of_a_tenant_producer_or_worker_has_a_path_or_a_reason() -> 
         wire.Attach: "a worker over HTTP is attached by its first claim",
         wire.Credit: "each claim says how many tasks it wants",
         wire.Settle: "POST /v1/leases",
+        wire.Declare: "a worker over HTTP has no code that the service could ask for again",
         wire.Progress: "a lease over HTTP is on no account",
         wire.EnqueueFrom: "POST /v1/leases/tasks",
         wire.Idle: "a claim that waits for nothing",
