@@ -36,6 +36,6 @@ async def within(limit_s: float, call: Callable[[], Awaitable[T]]) -> T:
 
     from fairq.client.patience import limit
 
-    with anyio.move_on_after(limit_s), limit(limit_s):
+    with anyio.move_on_after(limit_s) as scope, limit(scope):
         return await call()
     raise TimedOut(f"the handler did not end within {limit_s:g} s")
