@@ -118,7 +118,7 @@ async def _run_in_own_task(
     is_cancelled: Callable[[], bool],
 ) -> None:
     is_unchanged, interrupt = True, None
-    patience = Patience(current_runtime().make_event())
+    patience = Patience(current_runtime())
 
     async def begin() -> None:
         nonlocal is_unchanged, interrupt

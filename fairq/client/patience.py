@@ -1,13 +1,14 @@
 """How a runner is cancelled whose handler may swallow that.
 
 What is cancelled is cancelled again and again until it ends: by anyio at each turn of asyncio's loop, by trio at each
-`await`. A handler that goes on all the same keeps a processor busy. So after FIRST_S it is shielded from that, and is
-cancelled once each AGAIN_S, until it ends. The task that waits for the runner sees to this, so it costs others nothing.
+`await`. A handler that goes on all the same keeps a processor busy. So after FIRST_S that is slowed down:
 
-| cancelled by | what is shielded then |
-|---|---|
-| the end of the worker, a lost lease, a tenant | all that the runner does |
-| the time limit of a task | what is done within the limit |
+- asyncio: anyio cancels what is below a cancelled scope once each AGAIN_S. The scope stays cancelled, for those that
+  clean up slowly. Scopes that the handler has cancelled in turn, as those of its task groups are, are slowed as well.
+- trio: a handler that has met its cancellation MANY times since the last look is shielded from it, but for OPEN_S once
+  each AGAIN_S. One that cleans up slowly meets it seldom, and is not.
+
+The task that waits for the runner anyway sees to this, so it costs other tasks nothing.
 """
 
 from __future__ import annotations
@@ -20,24 +21,32 @@ from typing import Any
 import anyio
 from attrs import define, field
 
-from fairq.client.runtime import Event, current_task
+from fairq.client.runtime import Event, Runtime, current_task
 
 FIRST_S = 0.05
 AGAIN_S = 1.0
+OPEN_S = 0.01
+MANY = 20
 
 
 @define(eq=False)
 class Patience:
     """Of one runner."""
 
-    ended: Event  # the runner has
+    runtime: Runtime
+    ended: Event = field(init=False)  # the runner has
     scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)  # cancels the runner
     has_begun: bool = field(default=False, init=False)
     is_cancelled: bool = field(default=False, init=False)  # as its watch has seen
+    _task: Any = field(default=None, init=False)
     _shield: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
-    _limits: list[anyio.CancelScope] = field(factory=list, init=False)  # the shields within time limits
+    _limits: dict[anyio.CancelScope, anyio.CancelScope] = field(factory=dict, init=False)  # and their shields
     _alarm: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
-    _due_at: float = field(default=inf, init=False)  # when it is cancelled for the next time
+    _due_at: float = field(default=inf, init=False)  # the next look
+    _met: dict[Any, int] = field(factory=dict, init=False)  # at the last look, by trio's task
+
+    def __attrs_post_init__(self) -> None:
+        self.ended = self.runtime.make_event()
 
     @contextmanager
     def around(self) -> Iterator[None]:
@@ -48,24 +57,23 @@ class Patience:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Hold what the runner does, in its own task."""
-        task = current_task()
-        _of_tasks[task], self.has_begun = self, True
+        self._task = current_task()
+        _of_tasks[self._task], self.has_begun = self, True
         try:
             yield
         finally:
-            del _of_tasks[task]
+            del _of_tasks[self._task]
             self.ended.set()
 
     @contextmanager
-    def limit(self, seconds: float) -> Iterator[None]:
-        """Hold what a time limit of so many seconds cancels."""
-        with anyio.CancelScope() as shield:
-            self._limits.append(shield)
-            self._call_at(anyio.current_time() + seconds + FIRST_S)
+    def limit(self, scope: anyio.CancelScope) -> Iterator[None]:
+        """Hold what a scope with a deadline cancels."""
+        with anyio.CancelScope() as self._limits[scope]:
+            self._call_at(scope.deadline + FIRST_S)
             try:
                 yield
             finally:
-                self._limits.remove(shield)
+                del self._limits[scope]
                 self._call_at(inf)
 
     def _call_at(self, moment: float) -> None:
@@ -99,20 +107,58 @@ class Patience:
                 await self.ended.wait()
                 return
             if anyio.current_time() >= self._due_at:
-                self._cancel_again()
-                self._due_at = anyio.current_time() + AGAIN_S
+                slow = self._slow_trio if self.runtime.name == "trio" else self._slow_asyncio
+                self._due_at = anyio.current_time() + slow()
 
-    def _cancel_again(self) -> None:
-        shields = [self._shield, *self._limits] if self.is_cancelled else self._limits
-        for open_now in (True, False):
+    def _slow_asyncio(self) -> float:
+        for scope in (self.scope, *self._limits):
+            _cancel_once(scope, self.runtime.loop)
+        return AGAIN_S
+
+    def _slow_trio(self) -> float:
+        """Open what is shielded, or shield what meets its cancellation often; returns when to look again."""
+        before, self._met = self._met, {task: task._cancel_points for task in _below(self._task)}
+        shields = [*([self._shield] if self.is_cancelled else ()), *self._limits.values()]
+        if any(shield.shield for shield in shields):
             for shield in shields:
-                shield.shield = not open_now
+                shield.shield = False
+            return OPEN_S
+        if not before:
+            return FIRST_S
+        for task, met in self._met.items():
+            if met - before.get(task, met) >= MANY and task._cancel_status.effectively_cancelled:
+                for shield in shields:
+                    shield.shield = True
+                break
+        return AGAIN_S
+
+
+def _cancel_once(scope: Any, loop: Any) -> None:
+    """Have anyio cancel what is below a cancelled scope now, and go on with that later, unless it is called again."""
+    if scope.cancel_called:
+        if scope._cancel_handle is not None:
+            scope._cancel_handle.cancel()
+        scope._deliver_cancellation(scope)
+        if scope._cancel_handle is not None:
+            scope._cancel_handle.cancel()
+            # While it has one, it begins no other.
+            scope._cancel_handle = loop.call_later(2 * AGAIN_S, scope._deliver_cancellation, scope)
+    for below in list(scope._child_scopes):
+        _cancel_once(below, loop)
+
+
+def _below(task: Any) -> Iterator[Any]:
+    """Yield a task of trio, and those in its nurseries."""
+    yield task
+    for nursery in task.child_nurseries:
+        for child in nursery.child_tasks:
+            yield from _below(child)
 
 
 _of_tasks: dict[Any, Patience] = {}  # of runners
 
 
-def limit(seconds: float) -> AbstractContextManager[None]:
-    """Hold what a time limit of so many seconds cancels, in a runner; it began now."""
+def limit(scope: anyio.CancelScope) -> AbstractContextManager[None]:
+    """Hold what a scope with a deadline cancels, in a runner or elsewhere."""
     found = _of_tasks.get(current_task())
-    return nullcontext() if found is None else found.limit(seconds)
+    return nullcontext() if found is None else found.limit(scope)

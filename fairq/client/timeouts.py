@@ -37,7 +37,7 @@ async def within(limit_s: float, call: Callable[[], Awaitable[T]]) -> T:
     from fairq.client.frames import let_frames_go
     from fairq.client.patience import limit
 
-    with anyio.move_on_after(limit_s), limit(limit_s):
+    with anyio.move_on_after(limit_s) as scope, limit(scope):
         try:
             return await call()
         except anyio.get_cancelled_exc_class() as cancelled:

@@ -46,16 +46,24 @@ async def test_a_handler_that_runs_too_long_is_cancelled_and_has_failed(service:
 
 
 @on_both
+@pytest.mark.parametrize("where", ["its own task", "a child"])
 @pytest.mark.parametrize("how", ["cancelled", "too late", "stopped"])
 async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_and_again(
-    service: Service, how: str
+    service: Service, how: str, where: str
 ) -> None:
-    """Else it keeps a processor busy; it is cancelled again after a while, and then some of them end."""
+    """Else it keeps a processor busy; it is cancelled again after a while, and this one ends then."""
     app, swallowed, told = service.worker(1), 0, anyio.Event()
     rested = anyio.Event()
 
     @app.task("emails", timeout=0.05 if how == "too late" else None)
     async def handle(task: fairq.Task) -> None:
+        async with anyio.create_task_group() as group:
+            if where == "a child":
+                group.start_soon(swallow)
+            else:
+                await swallow()
+
+    async def swallow() -> None:
         nonlocal swallowed
         while True:
             try:
@@ -82,6 +90,40 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_a
         assert app.counts == {outcome: 1}
         if how != "cancelled":
             assert (await task.state()).state == {"too late": "dead", "stopped": "ready"}[how]
+
+
+@on_both
+@pytest.mark.parametrize("how", ["cancelled", "too late", "stopped"])
+async def test_a_handler_that_cleans_up_slowly_stays_cancelled(service: Service, how: str) -> None:
+    """Its task group would take the cancellation for its own, if it saw none around it when it ends."""
+    app, told, went_on = service.worker(1), anyio.Event(), False
+
+    @app.task("emails", timeout=0.05 if how == "too late" else None)
+    async def handle(task: fairq.Task) -> None:
+        nonlocal went_on
+        async with anyio.create_task_group() as group:
+            group.start_soon(clean_up)
+        went_on = True
+
+    async def clean_up() -> None:
+        try:
+            told.set()
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for _ in range(30):
+                    await anyio.sleep(0.01)
+
+    async with service.client() as client:
+        async with working(app):
+            task = await client.enqueue("emails", 1, max_attempts=1)
+            await told.wait()
+            if how == "cancelled":
+                assert await task.cancel() == "running"
+            if how != "stopped":
+                await wait_until(lambda: app.counts.total() == 1)
+        assert app.counts == {{"cancelled": "cancelled", "too late": "dead", "stopped": "released"}[how]: 1}
+        assert not went_on
 
 
 @on_both
