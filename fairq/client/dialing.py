@@ -1,8 +1,9 @@
 """The way to an open channel in steps that never wait, so that every runtime shares it.
 
 A server that takes a connection may be frozen all the same. So a client begins to connect to the next address beside,
-and the first connection that is open is the one. The others are closed. A server that is only busy may take all of
-HANDSHAKE_S, and is asked again by nobody before LEAVE_S.
+and the first connection that is open is the one. The others are closed. An address may lead to several servers or
+processes: it is tried again too. A server that is only busy may take all of HANDSHAKE_S, so in each round of the
+addresses the pauses are twice as long.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fairq.client.channel import Channel, Opening, Target
 from fairq.client.forks import keep_from_children
 from fairq.client.runtime import RECEIVE_BYTES
 from fairq.wire.endings import Refused
-from fairq.wire.suspicion import BESIDE_S, LEAVE_S
+from fairq.wire.suspicion import BESIDE_S
 
 HANDSHAKE_S = 15.0  # a server that thousands come back to at once takes them in turn
 ADDRESS_S = 1.0  # for one address of a name that has more
@@ -56,7 +57,7 @@ class Servers:
 
     def pause_s(self, begun: int) -> float:
         """Return how long to wait for so many connections that were begun, before another one is."""
-        return BESIDE_S if begun < len(self.targets) else LEAVE_S
+        return BESIDE_S * 2.0 ** ((begun - 1) // len(self.targets))
 
 
 def addresses_in(found: Iterable[tuple[int, int, int, str, tuple[Any, ...]]]) -> list[Address]:

@@ -163,13 +163,15 @@ class Driver(Generic[S]):
                     close_now(transport.socket, transport.reader)
             self.session.disconnected(self.runtime.current_time())
             self.on_change()
-            lost, transport = transport, self._guard.take()
-            if transport and lost:
-                log.warning("the server does not answer; going on at another", url=lost.remote, other=transport.remote)
-            else:
-                if lost and not self.session.fatal:
-                    log.warning("connection lost; connecting again", url=lost.remote)
-                await anyio.sleep_until(self.session.reconnect_at)
+            lost, transport = transport, None
+            if self.session.fatal:
+                return
+            if lost and (transport := self._guard.take()):
+                log.warning("the server does not answer; going on with another connection", url=lost.remote)
+                continue
+            if lost:
+                log.warning("connection lost; connecting again", url=lost.remote)
+            await anyio.sleep_until(self.session.reconnect_at)
 
     async def _race(self) -> Transport | None:
         return await Race(self.servers, self.token, self._cannot_connect).run()

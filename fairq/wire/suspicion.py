@@ -13,12 +13,12 @@ So a client asks with a websocket ping, which needs no store, and leaves a conne
 *Silence* begins with the ping. Any bytes end it, and then the other connection is closed. So whichever answers first is
 kept, and a server that answers within 5 s loses no client.
 
-- A request that waits for something to happen is not due, nor is a push. Who waits for one pings every WAIT_S.
+- A request that waits for something to happen is not due, nor is a push. Clients that wait for one ping every WAIT_S.
 - The server gets more time for long requests: a second for each BYTES_PER_S of those that are under way.
 - For as long as the client itself stood still, the server was not silent.
 - The clients of one server open their other connections, and leave, at random times within these bounds.
-- What was sent to a server that was left may still be carried out there. It is sent again all the same: calls are
-  idempotent by their ids, and leases have numbers.
+- A server that was left may still carry out its requests. They are sent again all the same: calls are idempotent by
+  their ids, and leases have numbers.
 
 TIMEOUT_S of the protocol is for what asks for nothing.
 """

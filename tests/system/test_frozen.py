@@ -1,4 +1,4 @@
-"""A server is frozen, and comes back: nobody waits for it, and what it does then is harmless."""
+"""A server is frozen, and comes back: its clients go on at another, and what it does then is harmless."""
 
 from __future__ import annotations
 

@@ -151,10 +151,10 @@ class SocketConnection(Connection):
                 return
             size = len(message)
             await self.wait_turn(size)
-            now, late = turn_time(), self.session.last_received_at + TIMEOUT_S
-            # Late: this server has stood still, or `_write` would have ended it. Ids may be forgotten by now.
-            if self.closing or late < now > self.transport.progressed_at + TIMEOUT_S:
-                continue
+            now = turn_time()
+            since = now - TIMEOUT_S
+            if self.closing or (self.session.last_received_at < since and self.transport.progressed_at < since):
+                continue  # this server has stood still, or `_write` would have ended it: ids may be forgotten by now
             request = self.read(self.session.receive, message, now)
             del message  # a request holds its payloads
             if request is None:
