@@ -59,7 +59,7 @@ _check_batch = matching(BATCH_ID_PATTERN, f"1 to 40 {_ID_CHARS}")
 
 def check_chosen(id: str, field: str = "id") -> str:
     """Return an id, or a name that ids are made from, unless only workers give such ids. Raises: BadRequest."""
-    if f"{id}-".startswith(DERIVED) or COPY_MARK in id:  # these are remembered for longer, and no limit counts that
+    if f"{id}-".startswith(DERIVED) or COPY_MARK in id:  # these are remembered for longer
         raise BadRequest(
             f"{field} must not be {DERIVED[:-1]!r}, begin with {DERIVED!r} or have {COPY_MARK!r}: "
             "such ids are for workers",

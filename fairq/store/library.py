@@ -58,12 +58,16 @@ class _Run(NamedTuple):
 
 @frozen
 class Format:
-    """A kind of packed record: its fields in order, those that stand in `more`, and names that are not kept."""
+    """A kind of packed record: its fields in order, those that stand in `more`, and names that are not kept.
+
+    `is_split`: Lua reads those in `more` with the record.
+    """
 
     name: str
     fields: list[Field]
     later: list[Field]
     unkept: list[str]
+    is_split: bool = True
     _runs: list[_Run] = field(init=False, default=Factory(lambda self: _runs_of(self.fields), takes_self=True))
     _later_runs: list[_Run] = field(init=False, default=Factory(lambda self: _runs_of(self.later), takes_self=True))
 
@@ -106,7 +110,7 @@ class Format:
         rest = [f.name for f in self.fields if f.type == "rest"]
         record = [f"{f.name} = {f.name}" for f in packed] + [f"{name} = false" for name in self.unkept]
         record += [f"{name} = text:sub(position)" for name in rest]
-        blank = [f"{f.name} = {f.nothing!r}" for f in [*self.fields, *self.later]]
+        blank = [f"{f.name} = {f.nothing!r}" for f in [*self.fields, *self._split]]
         blank += [f"{name} = false" for name in self.unkept]
         lines = [f"local {self.name} = {{format = '{self.code}', size = {self.size}}}", f"function {self.name}.pack(r)"]
         if any(f.name == "more" for f in packed):
@@ -130,8 +134,12 @@ class Format:
         ]
         return "\n".join(lines)
 
+    @property
+    def _split(self) -> list[Field]:
+        return self.later if self.is_split else []
+
     def _pack_later(self) -> list[str]:
-        if not self.later:
+        if not self._split:
             return []
         given = [f"  local {f.name} = r.{f.name} or {f.nothing!r}" for f in self.later]
         is_any = " or ".join(f"{f.name} ~= {f.nothing!r}" for f in self.later)
@@ -139,13 +147,13 @@ class Format:
         return [*given, f"  if more ~= '' or {is_any} then more = {packed} .. more end"]
 
     def _more(self) -> list[str]:
-        if not self.later:
+        if not self._split:
             return []
         body = ["  local more = r.more or ''", *self._pack_later(), "  return more"]
         return [f"function {self.name}.more(r)", *body, "end"]
 
     def _unpack_later(self) -> list[str]:
-        if not self.later:
+        if not self._split:
             return []
         names = ", ".join(f"r.{f.name}" for f in self.later)
         return [
@@ -218,8 +226,8 @@ def parse_formats(text: str) -> dict[str, Format]:
 
 def _format(name: str, text: str) -> Format:
     kept, _, unkept = text.replace("\n--:", " ").partition("|")
-    fields, _, later = kept.partition("+")
-    return Format(name, _fields(fields), _fields(later), unkept.split())
+    fields, _, later = kept.replace("~", "+").partition("+")
+    return Format(name, _fields(fields), _fields(later), unkept.split(), "~" not in kept)
 
 
 def _fields(text: str) -> list[Field]:

@@ -10,7 +10,8 @@
 -- Records grow. A field that comes in a later version is added behind a plus, at the end of the line, and nothing else
 -- of the line changes. Such fields stand in the text `more`, one after the other; where it ends before a field, that is
 -- 0 or empty, and so `more` is empty while all are. What stands behind the known ones is of a later version: it is kept
--- as it is. So libraries of several versions share a store. more(record) is that text, as pack writes it.
+-- as it is. So libraries of several versions share a store. more(record) is that text, as pack writes it. Fields
+-- behind a tilde, in place of the plus, stay packed in `more`: few calls ask for them.
 
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d hungry:d blocked:d limited:d sweeping:d last_lease:d stage:d kept_until:d numbers:d minute:d slots:I
@@ -20,6 +21,7 @@
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
 --:   is_odd:B name:t1 more:t1 books:rest | tag
 --: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I seen_at:d more:t1
+--:   ~ minute:I remembered:d remembered_before:d long_remembered:d long_before:d
 --: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d grouped:I blocked:B limited:B cause:B out_at:d
 --:   let_in_at:d more:t1 | packed
 --: HEADER type:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1 more:t1

@@ -1,4 +1,4 @@
--- needs: accounts, calls, records, seats, standing, takes
+-- needs: accounts, calls, limits, records, seats, standing, takes
 --
 -- How queues, tenants and tasks stand now.
 
@@ -20,7 +20,7 @@ local function tenant_line(call, account)
   local details, books, line = accounts.details_of(call, account), accounts.books_of(call, account), account.name
   for _, value in ipairs({account.weight, account.ready, details.pending, details.delayed, account.leased,
     details.dead, books.done, accounts.delivered_to(call, account), seats.entitled_to(call, account),
-    account.slot ~= OUT and 1 or 0, details.blocked, details.limited, accounts.kept_by(call, account)}) do
+    account.slot ~= OUT and 1 or 0, details.blocked, details.limited, limits.kept(call, account)}) do
     line = line .. ' ' .. text(value)
   end
   return line

@@ -1,4 +1,4 @@
--- needs: calls, close, limits, records, repair_steps, seats
+-- needs: calls, close, limits, remembered, repair_steps, seats
 --
 -- Repair: a queue is built anew from what is true of it.
 --
@@ -24,7 +24,7 @@ local function clear(call)
     queue[name] = 0
   end
   if queue.sweeping ~= WENT_BACK then queue.sweeping = NO_SWEEP end
-  queue.classes, queue.minute = '', records.minute(call)
+  queue.classes, queue.minute = '', remembered.minute(call)
   queue.limited = redis.call('HEXISTS', call.prefix .. 'limits', '')
   limits.block(queue, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
   limits.block(queue, BLOCKED_REPAIR, true)

@@ -19,8 +19,7 @@ accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 local HEAD = ACCOUNT.format:match('^[^c]*')    -- up to the length of the name
 local LATER = DETAILS.format:match('^<c4..')   -- of details: tag, pending, delayed
 
-local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- the store takes at most: a thing, copies of its name, an event
-accounts.EVENT_COST = EVENT_COST
+local ITEM_BYTES, NAMED_IN = 400, 4  -- the store takes at most: a thing, copies of its name
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
 -- The details of a tenant if they are open, or matter to the pick; else false: the account says all.
@@ -87,12 +86,6 @@ end
 -- What a thing of that name and size counts among its tenant's bytes (lua/KEYS.md says how that was measured).
 function accounts.bytes_of(name, size)
   return ITEM_BYTES + NAMED_IN * #name + size
-end
-
--- What a tenant keeps, its feed included.
-function accounts.kept_by(call, account)
-  local books = accounts.books_of(call, account)
-  return books.bytes + EVENT_COST * books.events
 end
 
 -- What the tenant keeps in the store has grown by so many bytes.

@@ -1,4 +1,4 @@
--- needs: accounts, calls, reserve, seats
+-- needs: accounts, calls, remembered, reserve, seats
 --
 -- What a tenant's account is charged: for dispatches or, with `share = time`, for leases.
 
@@ -55,26 +55,27 @@ local function correct_clock(call, tag, unseen, moves_clock)
 end
 
 -- Puts into an open account what the end of a lease has changed.
-local function put(call, account, base, starts, estimate, delivered, done, bytes)
+local function put(call, account, base, starts, estimate, delivered, done, bytes, more)
   local books = accounts.books_of(call, account)
   account.base, account.starts, account.estimate, account.leased = base, starts, estimate, account.leased - 1
-  books.delivered, books.done, books.bytes = delivered, done, bytes
+  books.delivered, books.done, books.bytes, books.more = delivered, done, bytes, more
   if account.loan ~= NO_LOAN then reserve.end_loan(call, account) end
 end
 
 -- Books the end of a lease to the tenant of a tag. It took the time up to `until_at` (nil: now), and no less than a
 -- millisecond, or free tasks would be served for ever. Estimates learn from it if it was worked to an end
--- (`is_worked`). The tenant keeps `bytes_gone` less. A packed account stays packed, unless it has a loan.
-function charges.lease(call, tag, began_at, until_at, is_worked, is_done, bytes_gone)
+-- (`is_worked`). `id`: of its task, if that ends with it (else false): it counted `bytes_gone`, and is remembered. A
+-- packed account stays packed, unless it has a loan.
+function charges.lease(call, tag, began_at, until_at, is_worked, is_done, id, bytes_gone)
   local queue, account = call.queue, call.accounts[tag]
   local packed = account and accounts.pack(call, account) or call.packed[tag]
   local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, is_on_wake_list, is_odd, _, _,
     _, _, delivered, done, bytes, events, _, later, behind = struct.unpack(WITH_BOOKS, packed)
   if not account and loan ~= NO_LOAN then
     accounts.at(call, tag)
-    return charges.lease(call, tag, began_at, until_at, is_worked, is_done, bytes_gone)
+    return charges.lease(call, tag, began_at, until_at, is_worked, is_done, id, bytes_gone)
   end
-  local touched = call.touched
+  local touched, kept_to = call.touched, behind - BOOKED_SIZE - #later
   if touched[tag] == nil then touched[tag], touched[#touched + 1] = false, tag end
   local start, moves_clock = queue.epoch_at, standing == COMPETES and loan ~= GIFT
   if began_at > start then start = began_at end
@@ -95,10 +96,13 @@ function charges.lease(call, tag, began_at, until_at, is_worked, is_done, bytes_
     end
   end
   if is_done then done = done + 1 end
-  bytes = bytes - bytes_gone
-  if account then return put(call, account, base, starts, estimate, delivered, done, bytes) end
+  if id then
+    bytes = bytes - bytes_gone
+    later = remembered.add(call, later, id)
+  end
+  if account then return put(call, account, base, starts, estimate, delivered, done, bytes, later) end
   call.packed[tag] = struct.pack(CHANGED, weight, base, starts, estimate, leased,
-    packed:sub(KEPT_AT, behind - BOOKED_SIZE - #later), delivered, done, bytes, events, call.at, #later, later)
+    packed:sub(KEPT_AT, kept_to), delivered, done, bytes, events, call.at, #later, later)
   touched[tag] = queue.limited + is_odd == 0 and (
     slot > 0 and seats.class_for(call, class, weight, starts, estimate, leased) == class
     or slot == AWAKE and is_on_wake_list == 1 or slot == OUT and ready == 0)

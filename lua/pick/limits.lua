@@ -1,4 +1,4 @@
--- needs: accounts
+-- needs: accounts, remembered
 --
 -- Limits: what bounds a tenant besides its share, and who is out of the draw for it.
 --
@@ -21,6 +21,7 @@
 -- and an event takes the place of older ones (tasks/feeds.lua). Each says so, in bytes that its task counts anyway.
 
 local REFILL_MS = 20
+local EVENT_COST = 700  -- that the store takes for an event at most
 
 limits.names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'}
 -- What holds for all where nothing is set (0: none), in each queue.
@@ -54,26 +55,36 @@ function limits.of(call, account)
   return known[account.name]
 end
 
+-- What a tenant keeps beside its feed.
+local function beside_feed(call, account)
+  local books = accounts.books_of(call, account)
+  return books.bytes + remembered.bytes(call, books.more)
+end
+
+-- What a tenant keeps.
+function limits.kept(call, account)
+  return beside_feed(call, account) + EVENT_COST * accounts.books_of(call, account).events
+end
+
 -- How many bytes more a tenant may keep; below 0 where its limit was lowered.
 function limits.room(call, account)
   local most = limits.of(call, account).stored_bytes
-  return most == 0 and math.huge or most - accounts.kept_by(call, account) - call.promised
+  return most == 0 and math.huge or most - limits.kept(call, account) - call.promised
 end
 
 -- How many events a tenant may keep: as many as its other bytes leave room for, in half of its limit at most.
 function limits.events(call, account)
   local most = limits.of(call, account).stored_bytes
   if most == 0 then return math.huge end
-  local left = most - accounts.books_of(call, account).bytes - call.promised
-  return math.max(0, math.floor(math.min(most / 2, left) / accounts.EVENT_COST))
+  local left = most - beside_feed(call, account) - call.promised
+  return math.max(0, math.floor(math.min(most / 2, left) / EVENT_COST))
 end
 
 -- What of the tenant's bytes new ones have to leave room for. A feed in more than its half, for its limit was lowered,
 -- goes by itself: it shuts out nothing that fits into the other half.
 function limits.kept_by(call, account, most)
-  local books = accounts.books_of(call, account)
-  local feed = accounts.EVENT_COST * books.events
-  return books.bytes + (most > 0 and feed > most / 2 and most / 2 or feed)
+  local kept, feed = beside_feed(call, account), EVENT_COST * call.books[account].events
+  return kept + (most > 0 and feed > most / 2 and most / 2 or feed)
 end
 
 -- True if neither details nor limits matter to the tenant.

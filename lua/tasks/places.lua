@@ -1,4 +1,4 @@
--- needs: accounts, batches, errors, feeds, limits, priorities, records, task_options, turns
+-- needs: accounts, batches, errors, feeds, limits, priorities, records, remembered, task_options, turns
 --
 -- The places that tasks wait in: ready tasks, delayed tasks, dead letters.
 --
@@ -122,6 +122,7 @@ function places.drop_letter(call, id, death)
   if records.is_task(record) then
     local header, bytes = records.read(record, id)
     accounts.add_bytes(call, account, -bytes)
+    remembered.note(call, account, id)
     records.mark(call, id, 'dead', places.owner_of(DEATH.unpack(death)), header.features)
   end
   task_options.drop(call, account, id, false)

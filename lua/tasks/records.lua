@@ -1,14 +1,15 @@
--- needs: accounts
+-- needs: accounts, remembered
 --
 -- Records: what is kept of a task under its id, in `tasks`.
 --
 -- The record never changes while the task lives, but for its window; a payload of more than LARGE_BYTES stands in
 -- `payloads`, so that a call that reads many records reads few bytes. When the task is done or cancelled, or its dead
--- letter goes, a *mark* takes the record's place, so that a repeated enqueue or settlement can be answered. Marks are
--- named in a list for each minute, and go when that is over for a minute at least; an hour later those of ids that
--- begin with `from-`, which SDKs give to what a handler enqueues: each attempt makes them anew, and some come late. The
--- id of a copy, `<id>+<webhook>-<when its task was enqueued>`, is remembered while its task is stored: each attempt of
--- it, and each of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
+-- letter goes, a *mark* takes the record's place, so that a repeated enqueue or settlement can be answered. It counts
+-- among its tenant's bytes: who marks a task has it counted (pick/remembered.lua). Marks are named in a list for each
+-- minute, and go when that is over for a minute at least; an hour later those of ids that begin with `from-`, which
+-- SDKs give to what a handler enqueues: each attempt makes them anew, and some come late. The id of a copy,
+-- `<id>+<webhook>-<when its task was enqueued>`, is remembered while its task is stored: each attempt of it, and each
+-- of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
 
 local TASK = 1  -- the first byte of a task's record; of a mark, how the task ended:
 local HOW = {done = 0, dead = 2, cancelled = 255}
@@ -118,18 +119,15 @@ function records.mark(call, id, how, lease, features)
   if features >= IS_LARGE then table.insert(table_in(marks, 'large'), id) end
 end
 
--- The minute that it is: marks are named in its list.
-function records.minute(call) return math.floor(call.now / MINUTE_MS) end
-
 -- Names the marks of these ids for their end.
 function records.name_marks(call, ids)
-  local queue, minute, short_kept = call.queue, records.minute(call), ids
+  local queue, minute, short_kept = call.queue, remembered.minute(call), ids
   if queue.remembered == 0 or minute < queue.minute then queue.minute = minute end
   queue.remembered = queue.remembered + #ids
   if table.concat(ids, '\n'):find('/from-', 1, true) then
     local long_kept = {}
     short_kept = {}
-    for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and long_kept or short_kept, id) end
+    for _, id in ipairs(ids) do table.insert(remembered.is_long(id) and long_kept or short_kept, id) end
     write('RPUSH', call.prefix .. 'done:' .. minute + DERIVED_MINUTES, long_kept)
   end
   write('RPUSH', call.prefix .. 'done:' .. minute, short_kept)
@@ -150,20 +148,25 @@ function records.next_trim_at(queue)
   return (queue.minute + 2) * MINUTE_MS
 end
 
--- True if this is the id of a copy whose task is stored.
-local function is_made_anew(call, id)
+-- Whose copy this is, if it is the id of one whose task is stored.
+local function owner_of_copy(call, id)
   local original, enqueued_at = id:match('^(.*)%+%x+%-(%d+)$')
   local record = original and redis.call('HGET', call.prefix .. 'tasks', original)
-  return records.is_task(record) and HEADER.unpack(record).enqueued_at == tonumber(enqueued_at)
+  local header = records.is_task(record) and HEADER.unpack(record)
+  return header and header.enqueued_at == tonumber(enqueued_at) and header.tenant
 end
 
 -- Forgets these ids, but copies that may be made anew. Each has its mark, and no task: an id is named once its mark is
 -- written, and nothing is stored over a mark.
 local function forget_marks(call, ids)
   local again, gone = {}, {}
-  for _, id in ipairs(ids) do table.insert(is_made_anew(call, id) and again or gone, id) end
+  for _, id in ipairs(ids) do
+    local owner = owner_of_copy(call, id)
+    table.insert(owner and again or gone, id)
+    if owner then remembered.note(call, accounts.touch_named(call, owner), id, true) end
+  end
   write('HDEL', call.prefix .. 'tasks', gone)
-  write('RPUSH', call.prefix .. 'done:' .. records.minute(call) + DERIVED_MINUTES, again)
+  write('RPUSH', call.prefix .. 'done:' .. remembered.minute(call) + DERIVED_MINUTES, again)
   call.queue.remembered = call.queue.remembered - #gone
 end
 

@@ -169,7 +169,7 @@ function settlements.settle(call, action, id, number, takeovers, args, at, until
     batches.give_slot_back(call, id)
   end
   charges.lease(call, tag, began_at, until_at, is_done or WORKED[action] and not is_over, is_done,
-    is_over and bytes or 0)
+    is_over and id, bytes)
   if is_done then
     records.mark(call, id, 'done', lease, features)
     call.queue.done = call.queue.done + 1

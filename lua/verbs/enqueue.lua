@@ -1,4 +1,4 @@
--- needs: arrivals, calls, close, errors, leases, records, settlements, standing, task_options, waiting
+-- needs: arrivals, calls, close, errors, leases, records, remembered, settlements, standing, task_options, waiting
 --
 -- The verb `enqueue`.
 --
@@ -9,7 +9,7 @@
 -- Notes a task that will be cancelled for another one, which may take the room that it leaves.
 local function note_replaced(new, id, record, run, bytes, is_delayed)
   new.replaced[#new.replaced + 1] = {id = id, record = record, run = run}
-  new.freed_bytes = new.freed_bytes + bytes
+  new.freed_bytes = new.freed_bytes + bytes - remembered.bytes_of(id)
   if is_delayed then new.freed_delayed = new.freed_delayed + 1 end
   return true
 end

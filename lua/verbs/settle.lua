@@ -1,4 +1,4 @@
--- needs: accounts, arrivals, batch_ends, calls, close, enqueue, leases, settlements, task_options
+-- needs: accounts, arrivals, batch_ends, calls, close, enqueue, leases, remembered, settlements, task_options
 --
 -- The verbs `settle` (tasks/settlements.lua): many settlements in one call; and `settle_linked`: one, with what follows
 -- it.
@@ -93,7 +93,8 @@ end
 -- Decides on the tasks that follow one which is acknowledged, as `enqueue` does: before the first write. The tenant's
 -- bytes, and dedupe key, are as they will be without the one that ends.
 local function decide_links(call, new, args, bytes)
-  call.ending, new.freed_bytes = args[3], bytes - task_options.least_of_result(call, args[3])
+  local id = args[3]
+  call.ending, new.freed_bytes = id, bytes - task_options.least_of_result(call, id) - remembered.bytes_of(id)
   for _, outcome in ipairs(enqueue.decide(call, new, args, 6, #args)) do
     if outcome == 'expired' then refuse('bad_request', 'expires_at') end
   end

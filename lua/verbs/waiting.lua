@@ -1,4 +1,5 @@
--- needs: accounts, calls, errors, leases, limits, places, records, settlements, task_options
+-- needs: accounts, calls, errors, leases, limits, places, records, remembered, settlements,
+-- task_options
 --
 -- What becomes of tasks before their time: cancelled, or moved to another start.
 
@@ -29,6 +30,7 @@ function waiting.cancel_one(call, id, record, run)
   if header.expires_at > 0 then redis.call('ZREM', call.prefix .. 'expiring', id) end
   local is_settled = run and run.state == leases.SETTLED
   accounts.add_bytes(call, account, -bytes - (run and errors.bytes_of(run.error) or 0))
+  remembered.note(call, account, id)
   settlements.cancel(call, account, id, is_settled and run.lease or 0, is_settled and run.attempt or 0, header.features)
   return 'ok'
 end

@@ -429,8 +429,8 @@ class QueueMachine(RuleBasedStateMachine):
     def crowded(self) -> set[str]:
         """Say which tenants keep more than their limits allow, or more events than half of them."""
         m = self.model
-        kept = {t: (m.limit(t, "stored_bytes"), m.kept_by(t) - t.bytes, t.bytes) for t in m.tenants.values()}
-        return {t.name for t, (most, feed, rest) in kept.items() if 0 < most < max(2 * feed, feed + rest)}
+        kept = {t: (m.limit(t, "stored_bytes"), m.kept_by(t), m.kept_beside_feed(t)) for t in m.tenants.values()}
+        return {t.name for t, (most, total, rest) in kept.items() if 0 < most < max(2 * (total - rest), total)}
 
     @rule(
         name=st.sampled_from(["", *NAMES]),

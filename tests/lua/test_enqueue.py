@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .calls import Queue, refused
+from fairq.model.queue.remembered import bytes_of_id
+
+from .calls import Queue, options, refused
 from .keyspace import Keyspace
 
 HOUR = 3_600_000
@@ -55,7 +57,11 @@ def test_of_a_calls_replacements_the_last_one_stays_as_if_each_had_come_alone(qu
 
 def test_a_replacement_takes_the_bytes_that_the_replaced_task_leaves(queue: Queue) -> None:
     queue.enqueue("ada", "a", key="k")
-    queue.set_limits("ada", stored_bytes=queue.tenant("ada").bytes)
+    most = queue.tenant("ada").bytes + 2 * bytes_of_id("a")  # but for the ids, which are remembered
+    queue.set_limits("ada", stored_bytes=most - 1)
+    given = options(key="k", replace=1)
+    refused(queue, "quota_exceeded", "enqueue", "ada", *(part for id in "bc" for part in (id, given, b"{}")))
+    queue.set_limits("ada", stored_bytes=most)
     assert queue.enqueue("ada", "b", "c", key="k", replace=1) == ["replaced"] * 2
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from fairq.model.queue.remembered import bytes_of_id
+
 from .calls import LEASE_MS, START, Leased, Queue, counted, options, packed_link, refused, snapshot
 from .keyspace import Keyspace
 
@@ -115,19 +117,20 @@ def test_a_tenants_limits_refuse_all_of_it(queue: Queue) -> None:
     assert queue.link(lease, packed_link("b")) == "ok"
 
 
-def test_a_tenant_that_is_at_its_limit_of_bytes_may_go_on_with_a_chain(queue: Queue) -> None:
-    queue.set_limits("ada", stored_bytes=counted("a", 100))
+def test_a_tenant_that_is_at_its_limit_of_bytes_may_go_on_with_a_chain_while_its_ids_have_room(queue: Queue) -> None:
+    queue.set_limits("ada", stored_bytes=counted("a", 100) + bytes_of_id("a"))
     lease = leased(queue, payload=b"x" * 100)
     refused_links(queue, "quota_exceeded stored_bytes", lease, packed_link("b", b"x" * 101))
     assert queue.link(lease, packed_link("b", b"x" * 100)) == "ok"
-    assert queue.tenant("ada").bytes == counted("b", 100)
+    assert queue.tenant("ada").bytes == counted("b", 100) + bytes_of_id("a")
     Keyspace(queue).check()
+    refused_links(queue, "quota_exceeded stored_bytes", queue.claim()[0], packed_link("c", b"x" * 100))
 
 
 def test_a_link_may_have_the_bytes_of_its_task_and_of_the_one_that_it_replaces(queue: Queue) -> None:
     lease, both = leased(queue, payload=b"x" * 100), counted("a", 100) + counted("old", key="k")
     queue.enqueue("ada", "old", key="k")
-    queue.set_limits("ada", stored_bytes=both)
+    queue.set_limits("ada", stored_bytes=both + bytes_of_id("a") + bytes_of_id("old"))
     most = b"x" * (both - counted("b", 0, key="k"))
     refused_links(queue, "quota_exceeded stored_bytes", lease, packed_link("b", most + b"x", key="k", replace=1))
     assert queue.link(lease, packed_link("b", most, key="k", replace=1)) == "ok"

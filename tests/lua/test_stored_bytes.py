@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from fairq.model.queue.limits import BATCH_BYTES, CUT, CUT_AT, EVENT_COST, bytes_of
+from fairq.model.queue.remembered import LONG_MINUTES, bytes_of_id
 
 from .calls import Leased, Queue, counted, load_variant, options, packed_link, refused
 from .keyspace import Keyspace
@@ -91,12 +92,12 @@ def test_a_tenant_at_its_limit_takes_no_more_of_the_store(
 def test_a_result_for_which_there_is_no_room_is_dropped_and_says_so(queue: Queue) -> None:
     for n, (id, more) in enumerate((("a", 5999), ("b", 6000))):
         lease = one(queue, id, result=DAY)
-        task = int(queue.tenant("ada").bytes) - n * bytes_of("a", 0)
-        leave_room(queue, more - (task - bytes_of(id, 0)))
+        task = int(queue.tenant("ada").bytes) - n * (bytes_of("a", 0) + bytes_of_id("a"))
+        leave_room(queue, more - (task - bytes_of(id, 0) - bytes_of_id(id)))
         assert queue.end("ack", lease, "", SAID) == "ok"
         assert queue.end("ack", lease, "", SAID) == "gone"
     assert queue.call("results", "a", "b", "c") == [b"", SAID.encode(), None]
-    assert kept(queue, 10**6) == bytes_of("a", 0) + bytes_of("b", 6000)
+    assert kept(queue, 10**6) == bytes_of("a", 0) + bytes_of("b", 6000) + 2 * bytes_of_id("a")
     queue.advance(DAY + 1)
     queue.tick()
     assert queue.call("results", "a", "b") == [None, None]
@@ -128,7 +129,7 @@ def test_an_error_for_which_there_is_no_room_is_cut_and_says_so(queue: Queue) ->
     queue.end("reject", queue.claim()[0], "", "boom", SAID)
     assert kept(queue) == before + 4 + 6000
     queue.call("purge", "a")
-    assert kept(queue) == 0
+    assert kept(queue) == bytes_of_id("a")
 
 
 def test_an_error_that_looks_as_if_it_was_cut_counts_what_is_longer(queue: Queue) -> None:
@@ -198,7 +199,7 @@ def test_keys_that_are_held_for_a_period_have_room_before_they_are_stored(queue:
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_result_leaves_the_room_that_links_were_promised(queue: Queue, room: int) -> None:
     lease = one(queue, result=DAY, events=1)
-    most = max(kept(queue), counted("b", 1000) + bytes_of("a", 0) + 4 * room)
+    most = max(kept(queue), counted("b", 1000) + bytes_of("a", 0) + bytes_of_id("a") + 4 * room)
     link = packed_link("b", b"x" * 1000)
     queue.set_limits("ada", stored_bytes=most - 4 * room - 1)
     refused(queue, "quota_exceeded", "settle_linked", lease.id, lease.lease, b"null", *link)
@@ -211,7 +212,7 @@ def test_a_result_leaves_the_room_that_links_were_promised(queue: Queue, room: i
 
 def test_events_of_replaced_tasks_leave_the_room_of_new_ones(queue: Queue) -> None:
     queue.enqueue("ada", "a", key="k", events=1)
-    queue.set_limits("ada", stored_bytes=kept(queue))
+    queue.set_limits("ada", stored_bytes=kept(queue) + bytes_of_id("a"))
     assert queue.enqueue("ada", "b", key="k", events=1, replace=1) == ["replaced"]
     assert queue.call("events", "ada", 0, 100)[:2] == [2, 1]
     kept(queue, queue.tenant("ada").bytes)
@@ -248,3 +249,81 @@ def test_letters_and_batches_of_earlier_versions_count_as_they_did(redis_client:
     queue.advance(DAY + 1)
     queue.tick()
     assert kept(queue) == 0
+
+
+def end(queue: Queue, how: str, ids: list[str]) -> None:
+    """Bring waiting tasks to an end, so that only their ids are left."""
+    if how == "cancel":
+        queue.cancel(*ids)
+        return
+    leases = queue.claim(len(ids))
+    queue.settle(*(("ack" if how == "ack" else "reject", lease.id, lease.lease) for lease in leases))
+    if how == "purge":
+        queue.call("purge", *ids)
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize(("prefix", "minutes"), [("", 2), ("ada/from-", 2 * LONG_MINUTES)])
+@pytest.mark.parametrize("width", [10, 36, 46, 120, 255])
+@pytest.mark.parametrize("how", ["cancel", "ack", "purge"])
+def test_ids_that_are_remembered_are_inside_the_limit(
+    queue: Queue, how: str, width: int, prefix: str, minutes: int
+) -> None:
+    queue.set_limits("ada", stored_bytes=MOST)
+    for n in range(0, 100_000, 50):
+        ids = [f"{prefix}{n + m:0{width - len(prefix)}}" for m in range(50)]
+        try:
+            queue.enqueue("ada", *ids, payload=b"1")
+        except redis.ResponseError:
+            break
+        end(queue, how, ids)
+        assert kept(queue) <= MOST
+    assert MOST / 2 < taken(queue) < MOST, taken(queue) / n
+    for _ in range(2 * minutes):
+        assert queue.tenant("ada").bytes > 0 or not queue.queue_state()["remembered"], "it counts while it is there"
+        queue.advance(30_000)
+        while 0 < queue.tick(500).next_due <= queue.now:
+            pass
+    assert queue.queue_state()["remembered"] == queue.tenant("ada").bytes == 0
+
+
+def test_an_id_counts_while_a_later_one_comes(queue: Queue) -> None:
+    """Of each minute and each hour what came counts until the next is over, in open books and packed ones."""
+    sizes = []
+    for n, hours in enumerate((0, 0, 0, LONG_MINUTES, LONG_MINUTES, 3 * LONG_MINUTES)):
+        queue.advance(60_000 * (hours or 1))
+        leases = [one(queue, id) for id in (f"{n}", f"ada/from-{n}")]
+        queue.settle(*(("ack", lease.id, lease.lease) for lease in leases))
+        sizes.append(kept(queue) - bytes_of_id("0"))
+    of_short, of_long = bytes_of_id("0"), bytes_of_id("ada/from-0")
+    assert sizes[:3] == [of_long, of_short + 2 * of_long, of_short + 3 * of_long]
+    assert sizes[3:] == [4 * of_long, 2 * of_long, of_long]
+
+
+def test_ids_count_nothing_more_where_the_clock_goes_back(queue: Queue) -> None:
+    queue.advance(7 * DAY)
+    queue.end("ack", one(queue))
+    queue.advance(-7 * DAY)
+    assert queue.tenant("ada").bytes == 0
+    queue.end("ack", one(queue, "b"))
+    assert kept(queue) == bytes_of_id("b")
+
+
+def test_the_ids_of_copies_count_for_the_tenant_of_their_task(queue: Queue) -> None:
+    queue.enqueue("ada", "ada/a", delay=DAY)
+    copy = f"ada/a+3f2a81c0-{queue.now}"
+    queue.end("ack", one(queue, copy))
+    before = counted("ada/a")
+    for _ in range(200):
+        assert queue.state(copy) == "done"
+        assert 1 <= (kept(queue) - before) / bytes_of_id(copy) <= 3, "what is named anew counts anew"
+        queue.advance(60_000)
+        queue.tick()
+
+
+def test_older_servers_leave_what_ids_count_as_it_is(redis_client: redis.Redis) -> None:
+    load_variant(redis_client, "earlier", ("    later = remembered.add(call, later, id)\n", ""))
+    earlier, queue = Queue(redis_client, version="earlier"), Queue(redis_client)
+    for each, id in ((queue, "a"), (earlier, "b"), (queue, "c"), (earlier, "d")):
+        each.end("ack", one(each, id))
+    assert kept(queue) == 2 * bytes_of_id("a")

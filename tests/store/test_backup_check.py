@@ -82,7 +82,7 @@ BAD: list[tuple[str, str, Any]] = [  # kind, field (dots between levels), value
     ("tenant", "account.weight", 0), ("tenant", "account.weight", 10_000_001), ("tenant", "account.name", "a b"),
     ("tenant", "account.leased", -1), ("tenant", "account.base", "inf"), ("tenant", "account", None),
     ("tenant", "details.tag", 77), ("tenant", "details", None), ("tenant", "tag", 1 << 32),
-    ("tenant", "account.books.bytes", -1),
+    ("tenant", "account.books.bytes", -1), ("tenant", "account.books.remembered", -1),
     ("tenant", "account.books", None), ("tenant", "account.books", []), ("tenant", "details.unknown", 1),
     ("state", "settings.lease_ms", 99), ("state", "settings.max_attempts", "3"), ("state", "settings.share", "time"),
     ("state", "stage", 2), ("state", "enqueued", -1), ("state", "now", "x"), ("state", "done", 0.5),

@@ -50,7 +50,7 @@ def _grown(found: re.Match[str]) -> str:
     name, text = found[1], found[2].replace("\n--:", " ")
     fields, bar, unkept = text.partition(" |")
     if "more:t1" in fields:
-        fields += (" " if "+" in fields else " + ") + "later:d label:t1"
+        fields += (" " if "+" in fields or "~" in fields else " + ") + "later:d label:t1"
     return f"--: {name} {fields}{bar}{unkept}\n"
 
 

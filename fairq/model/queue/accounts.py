@@ -9,6 +9,7 @@ from attrs import define, field
 
 from fairq.model.queue.limits import Limiting
 from fairq.model.queue.ready import ReadyTasks
+from fairq.model.queue.remembered import Remembered
 from fairq.model.queue.sorted_set import Delayed
 from fairq.model.waiting import AT_MAX_RUNNING
 
@@ -43,7 +44,8 @@ class Tenant:
     dead: int = 0
     done: int = 0
     pending: int = 0
-    bytes: int = 0  # of all that it keeps beside its feed
+    bytes: int = 0  # of all that it keeps beside its feed, and remembered ids
+    remembered: Remembered = field(factory=Remembered)
     ready: ReadyTasks = field(factory=ReadyTasks)
     delayed: Delayed = field(factory=Delayed)
 

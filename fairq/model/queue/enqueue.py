@@ -8,6 +8,7 @@ from typing import Any
 from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.batches import Batching
 from fairq.model.queue.limits import bytes_of
+from fairq.model.queue.remembered import bytes_of_id
 from fairq.model.queue.tasks import Task
 
 New = dict[str, tuple[Task, dict[str, Any]]]  # tasks by id, with their options
@@ -127,6 +128,7 @@ class Enqueueing(Batching):
         more = self.bytes_of_new(new) - sum(new[id][0].bytes(id) for id in new.keys() - staying)
         more -= sum(map(self.bytes_of_task, [*stored, *ending]))
         more += sum(bytes_of(id, 0) for id in ending if self.records[id].result_ttl)
+        more += sum(map(bytes_of_id, [*replaced, *ending]))
         kept = self.compared_by(t) + more
         return self.exceeded(t, len(new) - len(replaced), delayed, kept, t.pending)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import asdict
 
-from fairq.model.checks import COPY_MARK, DERIVED
+from fairq.model.checks import COPY_MARK
 from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.fair_pick import FairPick
 from fairq.model.queue.feeds import Feeds
@@ -22,12 +22,13 @@ from fairq.model.queue.limits import (
     bytes_of_error,
     head_of,
 )
+from fairq.model.queue.remembered import MINUTE_MS, is_long
 from fairq.model.queue.sorted_set import SortedSet, first_by_score
 from fairq.model.queue.tasks import Batch, Death, Run, Task
 from fairq.model.queues import QueueSettings, stored_setting
 from fairq.model.tasks import TaskState
 
-MINUTE_MS, CLOCK_BACK_MS, DERIVED_MINUTES = 60_000, 60_000, 60
+CLOCK_BACK_MS, DERIVED_MINUTES = 60_000, 60
 SETTINGS = {name: stored_setting(name, value) for name, value in asdict(QueueSettings()).items()}
 
 
@@ -196,6 +197,7 @@ class Records(FairPick):
         """Forget a task but for its id, its result, and the lease whose owner ended it, if one did."""
         task = self.records[id]
         task.tenant.bytes -= self.bytes_of_task(id)
+        task.tenant.remembered.add(self.call_now, id, is_long=is_long(id))
         if how == "done" and task.result_ttl:
             self.keep_result(task, id, result or "null")
         self.free_key(id, how == "done")
@@ -212,7 +214,7 @@ class Records(FairPick):
         if not self.marks or minute < self.minute:
             self.minute = minute
         self.marks[id] = lease, how
-        more = DERIVED_MINUTES if f"/{DERIVED}" in id else 0
+        more = DERIVED_MINUTES if is_long(id) else 0
         self.ended.setdefault(minute + more, []).append(id)
 
     def trim_marks(self, now: float, limit: int) -> bool:
@@ -222,7 +224,8 @@ class Records(FairPick):
             ids = self.ended.get(self.minute, [])[:limit]
             self.ended[self.minute] = self.ended.get(self.minute, [])[limit:]
             for id in ids:
-                if self.is_made_anew(id):
+                if owner := self.owner_of_copy(id):
+                    self.touch(owner.name).remembered.add(self.call_now, id, is_long=True)
                     self.ended.setdefault(math.floor(self.call_now / MINUTE_MS) + DERIVED_MINUTES, []).append(id)
                 else:
                     del self.marks[id]
@@ -231,11 +234,11 @@ class Records(FairPick):
             has_trimmed = True
         return has_trimmed
 
-    def is_made_anew(self, id: str) -> bool:
-        """True if this is the id of a copy whose task is stored."""
+    def owner_of_copy(self, id: str) -> Tenant | None:
+        """Return whose copy this is, if its task is stored."""
         original, _, copy = id.rpartition(COPY_MARK)
         task = self.records.get(original)
-        return task is not None and copy.rpartition("-")[2] == f"{task.created_at:.0f}"
+        return task.tenant if task and copy.rpartition("-")[2] == f"{task.created_at:.0f}" else None
 
     def take_out(self, id: str) -> None:
         """Take a waiting task out of its place."""
@@ -289,7 +292,8 @@ class Records(FairPick):
         """Add an event to a tenant's feed, which keeps those for which there is room, in half of the limit at most."""
         most, keep = self.limit(t, "stored_bytes"), self.settings["events_keep"]
         if most:
-            keep = min(keep, max(0, math.floor(min(most / 2, most - t.bytes - self.promised) / EVENT_COST)))
+            left = most - self.kept_beside_feed(t) - self.promised
+            keep = min(keep, max(0, math.floor(min(most / 2, left) / EVENT_COST)))
         self.feeds.tell(keep, t.name, event, of, at, attempt, detail)
 
     def cancel_one(self, id: str, now: float) -> str:
@@ -318,7 +322,7 @@ class Records(FairPick):
     def drop_letter(self, id: str, now: float) -> None:
         """Delete a dead letter, and its task but for the id."""
         lease = self.dead[id].owner
-        self.forget_dead(id)
+        self.forget_dead(id).remembered.add(self.call_now, id, is_long=is_long(id))
         self.free_key(id, False)
         self.drop_record(id)
         self.mark(id, lease, "dead", now)
@@ -371,11 +375,15 @@ class Records(FairPick):
         run = self.runs.get(id)
         return self.records[id].bytes(id) + (bytes_of_error(run.error) if run else 0)
 
+    def kept_beside_feed(self, t: Tenant) -> int:
+        """Add up what a tenant keeps, but for its feed."""
+        return t.bytes + t.remembered.bytes(self.call_now)
+
     def kept_by(self, t: Tenant) -> int:
         """Add up what a tenant keeps."""
-        return t.bytes + EVENT_COST * len(self.feeds.kept.get(t.name, ()))
+        return self.kept_beside_feed(t) + EVENT_COST * len(self.feeds.kept.get(t.name, ()))
 
     def compared_by(self, t: Tenant) -> float:
         """Add up what new things of a tenant leave room for: of its feed no more than half of its limit."""
         most = self.limit(t, "stored_bytes")
-        return min(self.kept_by(t), t.bytes + most / 2) if most else self.kept_by(t)
+        return min(self.kept_by(t), self.kept_beside_feed(t) + most / 2) if most else self.kept_by(t)

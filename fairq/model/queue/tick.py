@@ -9,7 +9,7 @@ from typing import Any
 from fairq.model.queue.accounts import OUT
 from fairq.model.queue.batches import BATCH_KEEP_MS, CHANGES_PER_CALL
 from fairq.model.queue.jumps import Jumping
-from fairq.model.queue.records import MINUTE_MS
+from fairq.model.queue.remembered import MINUTE_MS
 from fairq.model.queue.settle import Settling
 from fairq.model.queue.sorted_set import first_by_score
 from fairq.model.waiting import RATE_LIMITED
