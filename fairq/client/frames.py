@@ -14,6 +14,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 _traceback, *_LED_TO_IT = [  # an exception's own may raise
     vars(BaseException)[name].__get__ for name in ("__traceback__", "__cause__", "__context__")
 ]
+_in_group = vars(BaseExceptionGroup)["exceptions"].__get__
 _CLEAR_CLOSES = 0 if sys.version_info >= (3, 13) else CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 
@@ -26,8 +27,8 @@ def let_frames_go(error: BaseException) -> None:
             continue
         seen.add(id(error))
         waiting += [each for find in _LED_TO_IT if (each := find(error)) is not None]
-        if isinstance(error, BaseExceptionGroup):
-            waiting += error.exceptions
+        if issubclass(type(error), BaseExceptionGroup):
+            waiting += _in_group(error)
         frames = _traceback(error)
         BaseException.with_traceback(error, None)
         while frames is not None:

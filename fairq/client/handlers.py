@@ -16,7 +16,7 @@ from anyio import get_cancelled_exc_class
 
 from fairq.client.bodies import encode_payload
 from fairq.client.forks import OwnProcess
-from fairq.client.interrupts import is_of_signal
+from fairq.client.interrupts import bearing_its_own_code, is_of_signal
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import Links
 from fairq.client.runtime import is_cancellation, is_cancelled
@@ -203,12 +203,18 @@ async def perform(
         result = encode_result(task, value) if pushed.wants_result else b""
         return Settlement("ack", pushed.id, pushed.lease, None, "", result, links.close()), None
     except BaseException as raised:
-        error, end = _split(raised, is_cancelled())
+        error: BaseException | None = raised
+        end: BaseException | None = None
+        settlement = Settlement("nack", pushed.id, pushed.lease, None, "an error that cannot be told")
         try:
+            with bearing_its_own_code():
+                error, end = _split(raised, is_cancelled())
             if error is None:
                 raise
-            settlement = settlement_of(seen, error)
-            _log_failure(task, error, settlement)
+            with bearing_its_own_code():
+                settlement = settlement_of(seen, error)
+            with bearing_its_own_code():
+                _log_failure(task, error, settlement)
             if end is not None:
                 raise end from None
             links.close()

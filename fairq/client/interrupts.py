@@ -48,6 +48,16 @@ def is_of_signal(error: BaseException) -> bool:
 
 
 @contextmanager
+def bearing_its_own_code() -> Iterator[None]:
+    """Bear what an error's own code raises, as its `__str__`, of whatever class. Raises: what a signal does."""
+    try:
+        yield
+    except BaseException as failure:
+        if is_of_signal(failure):
+            raise
+
+
+@contextmanager
 def remembering_interrupts() -> Iterator[None]:
     """Remember what signals raise while this runs. Nothing but the main thread meets that."""
     global _runs

@@ -11,7 +11,7 @@ from itertools import islice
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from fairq.client.interrupts import is_of_signal
+from fairq.client.interrupts import bearing_its_own_code
 from fairq.client.typed import names_around
 from fairq.errors import SettingsError
 from fairq.groups import unwrap
@@ -58,12 +58,9 @@ def _loops_in(names: Mapping[str, Any]) -> set[str]:
 
 def fault_of(error: BaseException, loop: str, handler: Handler) -> SettingsError | None:
     """Return the worker's fault if an async handler failed since it waits for what another loop than this one does."""
-    try:
+    is_fault = False
+    with bearing_its_own_code():
         is_fault = any(_is_of_another_loop(cause, loop) for cause in islice(_causes_of(error), _MOST_CAUSES))
-    except BaseException as failure:  # in the error's own code
-        if is_of_signal(failure):
-            raise
-        return None
     if not is_fault:
         return None
     other = "asyncio" if loop == "trio" else "trio"

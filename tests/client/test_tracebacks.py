@@ -240,13 +240,13 @@ class Exits(HostileFault):
 
 
 class Interrupts(Hostile):
-    """An error that is false, and whose text is as ctrl-C."""
+    """An error that cannot be asked whether there is one, and whose text is as ctrl-C."""
 
     def __str__(self) -> str:
         raise KeyboardInterrupt
 
     def __bool__(self) -> bool:
-        return False
+        raise SystemExit(1)
 
 
 class Textless(Exception):
