@@ -65,7 +65,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_a
 
     async def swallow() -> None:
         nonlocal swallowed
-        while True:
+        while swallowed < 100_000:
             try:
                 told.set()
                 await anyio.sleep(0.01)
@@ -83,7 +83,6 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_a
             if how == "cancelled":
                 assert await task.cancel() == "running"
             if how != "stopped":
-                await rested.wait()
                 await wait_until(lambda: app.counts.total() == 1)
         assert rested.is_set()
         outcome = {"cancelled": "cancelled", "too late": "dead", "stopped": "released"}[how]
