@@ -10,6 +10,8 @@ a `preexec_fn`. Its child begins as a copy of the whole process. So at the begin
 | files: connections, that of its event loop, that to a supervisor | /dev/null; the other side is told nothing |
 | event loop | ended: the child ends where it would take its next turn |
 
+Signals that come meanwhile wait, so a child obeys one that its parent sends at once.
+
 The handler's function runs on. Where it returns, or raises (`sys.exit` does), the child ends, with the code of that:
 it is not the worker who has the task. It ends as children of multiprocessing do: threads that it has started are waited
 for, what it has printed is written, and no function of `atexit` is called, for those are the parent's.
@@ -51,6 +53,7 @@ class _Loop:
 _process = object()  # another one in each child
 _files: WeakSet[Any] = WeakSet()
 _loops: set[_Loop] = set()
+_masks: dict[int, set[Any]] = {}  # of signals that were blocked anyway, by the threads that fork
 _replaced: list[tuple[int, Any, Any]] = []  # signals, what handles them now, and what did before: the newest last
 
 
@@ -129,6 +132,16 @@ def _end_at_turn(error: BaseException | None) -> NoReturn:
     _end(error or SystemExit(_SAID))
 
 
+def _begin_to_fork() -> None:
+    if _loops:
+        _masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
+def _end_forking() -> None:
+    if (mask := _masks.pop(threading.get_ident(), None)) is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def _begin_child() -> None:
     global _process
     _process = object()
@@ -172,4 +185,5 @@ def _give_back(number: int, replaced: list[tuple[int, Any, Any]]) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_child)
+    os.register_at_fork(before=_begin_to_fork, after_in_parent=_end_forking, after_in_child=_begin_child)
+    os.register_at_fork(after_in_child=_end_forking)  # also where something has failed before

@@ -50,8 +50,7 @@ def act(how):
             sys.exit(3)
         case "raises":
             raise ValueError("in the child")
-        case "terminates":
-            os.kill(os.getpid(), signal.SIGTERM)
+        case "is terminated":
             time.sleep(20)
             os._exit(4)
         case "interrupts":
@@ -69,6 +68,8 @@ async def call():
 
 def fork(how):
     if pid := os.fork():
+        if how == "is terminated":
+            os.kill(pid, signal.SIGTERM)
         return end(pid)
     signal.alarm(20)
     act(how)
@@ -152,7 +153,7 @@ WAYS: Mapping[str, list[str]] = {
     "asyncio": [],
 }
 QUEUES = ("thread", "loop", "subtask")
-ENDS = {"exits": 3, "raises": 1, "returns": 0, "terminates": -signal.SIGTERM, "interrupts": 1, "calls": 3}
+ENDS = {"exits": 3, "raises": 1, "returns": 0, "is terminated": -signal.SIGTERM, "interrupts": 1, "calls": 3}
 NOTHING = [True, -1, 0, 0]
 
 
