@@ -50,7 +50,7 @@ class _Loop:
     thread_id: int = field(factory=threading.get_ident, init=False)
 
 
-_process = object()  # another one in each child
+is_child = False  # of a process that runs a worker; it runs none itself
 _files: WeakSet[Any] = WeakSet()
 _loops: set[_Loop] = set()
 _masks: dict[int, set[Any]] = {}  # of signals that were blocked anyway, by the threads that fork
@@ -79,28 +79,29 @@ def replacing_signal(number: int, handler: Callable[[int, Any], Any]) -> Iterato
 @contextmanager
 def running_worker(runtime: Runtime) -> Iterator[None]:
     """Note that a worker runs in this event loop."""
-    loop = _Loop(runtime)
+    global is_child
+    loop, was_child = _Loop(runtime), is_child
     _loops.add(loop)
+    is_child = False
     try:
         yield
     finally:
         _loops.discard(loop)
+        is_child = was_child
 
 
 class OwnProcess:
-    """A block that only the process leaves which has entered it: a child of that one ends there."""
-
-    __slots__ = ("_process",)
+    """A block of a worker's that no child leaves: it ends there."""
 
     def __enter__(self) -> None:
-        self._process = _process
+        pass
 
     def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
-        if self._process is not _process:
-            _end(error)
+        if is_child:
+            end(error)
 
 
-def _end(error: BaseException | None) -> NoReturn:
+def end(error: BaseException | None) -> NoReturn:
     """End this process, a child, as what it has raised says."""
     code = 1
     try:
@@ -129,7 +130,7 @@ def _code_of(error: BaseException | None) -> int:
 
 def _end_at_turn(error: BaseException | None) -> NoReturn:
     """End this process, a child, where its event loop was to go on, or was left for this error."""
-    _end(error or SystemExit(_SAID))
+    end(error or SystemExit(_SAID))
 
 
 def _begin_to_fork() -> None:
@@ -143,12 +144,12 @@ def _end_forking() -> None:
 
 
 def _begin_child() -> None:
-    global _process
-    _process = object()
+    global is_child
     loops, replaced = list(_loops), list(_replaced)
     _loops.clear()
     _replaced.clear()
     if loops:
+        is_child = True
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals():
             _give_back(number, replaced)
@@ -160,7 +161,7 @@ def _begin_child() -> None:
 
 
 def _bury(files: list[File]) -> None:
-    """Have files be /dev/null under their numbers: whoever still holds one can neither use it nor close another's."""
+    """Have files be /dev/null under their numbers: what holds one can neither use it nor close another's."""
     if not (numbers := {number for file in files if (number := file.fileno()) >= 0}):
         return
     os.close(min(numbers))  # there may be no number left for one more
