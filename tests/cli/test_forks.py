@@ -22,7 +22,6 @@ import fairq, fairq.sync
 
 app = fairq.Worker(concurrency=2)
 client = fairq.sync.open_client(token="dev-tenant:ada")
-backend = "trio" if "trio" in sys.argv else "asyncio"
 mp = multiprocessing.get_context("fork")
 
 def tell(*words):
@@ -59,7 +58,7 @@ def act(how):
             os._exit(4)
         case "calls":
             client.enqueue("unserved", "from a child")
-            anyio.run(call, backend=backend)
+            asyncio.run(call())
             os._exit(3)
 
 async def call():
