@@ -226,10 +226,6 @@ def _trio_runtime() -> Runtime:
                 end(raised[-1] if raised else None)
 
         trio.lowlevel.add_instrument(Step())
-        del context.task  # this thread may run asyncio, and block; trio.run begins in no child of its own
-        if sniffio := sys.modules.get("sniffio"):
-            sniffio.thread_local.name = None
-            sniffio.current_async_library_cvar.set(None)
 
     return Runtime(
         name="trio",

@@ -58,12 +58,7 @@ def act(how):
             os._exit(4)
         case "calls":
             client.enqueue("unserved", "from a child")
-            asyncio.run(call())
             os._exit(3)
-
-async def call():
-    async with fairq.open_client(token="dev-tenant:ada") as own:
-        await own.enqueue("unserved", "from a loop of a child")
 
 def fork(how):
     if pid := os.fork():
