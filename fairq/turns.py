@@ -45,7 +45,7 @@ class _Ends(trio.abc.Instrument):
 
     def after_run(self) -> None:
         """Make way for the next run in this thread."""
-        leave_run()
+        _here.ends = None
 
 
 def _call(functions: Iterable[Send]) -> None:
@@ -74,11 +74,6 @@ def at_end_of_turn(send: Send) -> None:
 def before_sending(decide: Send) -> None:
     """Call `decide` like `at_end_of_turn`, but before all that sends; asked by another `decide`: a turn later."""
     (_here.ends or _begin()).first[decide] = None
-
-
-def leave_run() -> None:
-    """Make way for another run in this thread: of a process that was forked off inside a run."""
-    _here.ends = None
 
 
 def turn_time() -> float:

@@ -98,7 +98,7 @@ def worker(
         A second signal ends the worker at once. Handlers that do not end then are left after 5 s, with exit code 1.
     processes
         Processes to run, each a whole worker with --concurrency slots, and --name with a number.
-        A process that ends is restarted, unless it was drained or its burst is over.
+        A process that ends is restarted, unless it was drained or its burst is over. Standard input is empty there.
     burst
         Exit when the worker holds no task and its queues have none ready. Delayed tasks and retries are not waited for.
         Without a server for 30 s, exit with code 1.

@@ -10,6 +10,8 @@ a `preexec_fn`. Its child begins as a copy of the whole process. So at the begin
 | files: connections, that of its event loop, that to a supervisor | /dev/null; the other side is told nothing |
 | event loop | ended: the child ends where it would take its next turn |
 
+Signals that come meanwhile wait, so a child obeys one that its parent sends at once.
+
 The handler's function runs on. Where it returns, or raises (`sys.exit` does), the child ends, with the code of that:
 it is not the worker who has the task. It ends as children of multiprocessing do: threads that it has started are waited
 for, what it has printed is written, and no function of `atexit` is called, for those are the parent's.
@@ -48,9 +50,10 @@ class _Loop:
     thread_id: int = field(factory=threading.get_ident, init=False)
 
 
-_process = object()  # another one in each child
+is_child = False  # of a process that runs a worker; it runs none itself
 _files: WeakSet[Any] = WeakSet()
 _loops: set[_Loop] = set()
+_masks: dict[int, set[Any]] = {}  # of signals that were blocked anyway, by the threads that fork
 _replaced: list[tuple[int, Any, Any]] = []  # signals, what handles them now, and what did before: the newest last
 
 
@@ -76,28 +79,29 @@ def replacing_signal(number: int, handler: Callable[[int, Any], Any]) -> Iterato
 @contextmanager
 def running_worker(runtime: Runtime) -> Iterator[None]:
     """Note that a worker runs in this event loop."""
-    loop = _Loop(runtime)
+    global is_child
+    loop, was_child = _Loop(runtime), is_child
     _loops.add(loop)
+    is_child = False
     try:
         yield
     finally:
         _loops.discard(loop)
+        is_child = was_child
 
 
 class OwnProcess:
-    """A block that only the process leaves which has entered it: a child of that one ends there."""
-
-    __slots__ = ("_process",)
+    """A block of a worker's that no child leaves: it ends there."""
 
     def __enter__(self) -> None:
-        self._process = _process
+        pass
 
     def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
-        if self._process is not _process:
-            _end(error)
+        if is_child:
+            end(error)
 
 
-def _end(error: BaseException | None) -> NoReturn:
+def end(error: BaseException | None) -> NoReturn:
     """End this process, a child, as what it has raised says."""
     code = 1
     try:
@@ -126,16 +130,26 @@ def _code_of(error: BaseException | None) -> int:
 
 def _end_at_turn(error: BaseException | None) -> NoReturn:
     """End this process, a child, where its event loop was to go on, or was left for this error."""
-    _end(error or SystemExit(_SAID))
+    end(error or SystemExit(_SAID))
+
+
+def _begin_to_fork() -> None:
+    if _loops:
+        _masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
+def _end_forking() -> None:
+    if (mask := _masks.pop(threading.get_ident(), None)) is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _begin_child() -> None:
-    global _process
-    _process = object()
+    global is_child
     loops, replaced = list(_loops), list(_replaced)
     _loops.clear()
     _replaced.clear()
     if loops:
+        is_child = True
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals():
             _give_back(number, replaced)
@@ -147,7 +161,7 @@ def _begin_child() -> None:
 
 
 def _bury(files: list[File]) -> None:
-    """Have files be /dev/null under their numbers: whoever still holds one can neither use it nor close another's."""
+    """Have files be /dev/null under their numbers: what holds one can neither use it nor close another's."""
     if not (numbers := {number for file in files if (number := file.fileno()) >= 0}):
         return
     os.close(min(numbers))  # there may be no number left for one more
@@ -172,4 +186,5 @@ def _give_back(number: int, replaced: list[tuple[int, Any, Any]]) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_child)
+    os.register_at_fork(before=_begin_to_fork, after_in_parent=_end_forking, after_in_child=_begin_child)
+    os.register_at_fork(after_in_child=_end_forking)  # also where something has failed before

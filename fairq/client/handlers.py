@@ -5,6 +5,7 @@ The worker runs them for the service, `fairq.testing` runs them in memory; both 
 
 from __future__ import annotations
 
+import sys
 from asyncio import Future
 from collections.abc import Callable
 from functools import partial
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import get_cancelled_exc_class
 
+from fairq.client import forks
 from fairq.client.bodies import encode_payload
-from fairq.client.forks import OwnProcess
 from fairq.client.interrupts import bearing_its_own_code, is_of_signal
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import Links
@@ -182,18 +183,21 @@ async def perform(
     `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one;
     `run_timeout_s` is the queue's; `is_cancelled()` tells whether the worker is, or has lost this lease.
     """
-    id, seen = bare_id(pushed.id), handler.retries.limit(pushed)
+    seen = handler.retries.limit(pushed)
     links = Links(queue, pushed.id, pushed.enqueued_at_ms, partial(enqueue, queue, pushed))
     task = Task(
-        id, queue, pushed.tenant, pushed.attempt, seen.max_attempts, pushed.payload, pushed.enqueued_at_ms,
-        pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result, pushed.name, pushed.webhook,
-        partial(report, queue, pushed), links,
+        bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, seen.max_attempts, pushed.payload,
+        pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result, pushed.name,
+        pushed.webhook, partial(report, queue, pushed), links,
     )  # fmt: skip
     try:
         if isinstance(pushed.payload, Unreadable):
             raise Reject(f"the payload is not JSON: {pushed.payload.error}")
-        with OwnProcess():
+        try:
             value = await handler.run(task, threads, run_timeout_s)
+        finally:  # as `forks.OwnProcess`, without its calls
+            if forks.is_child:
+                forks.end(sys.exception())
         if isinstance(value, _HAS_NOT_RUN):  # a plain decorator around `async def`, for instance
             if isinstance(value, CoroutineType):
                 value.close()

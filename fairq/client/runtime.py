@@ -215,7 +215,7 @@ async def background(service: Callable[[], Coroutine[Any, Any, None]]) -> AsyncI
 def _trio_runtime() -> Runtime:
     import trio
 
-    from fairq.turns import at_end_of_turn, call_from_end, leave_run
+    from fairq.turns import at_end_of_turn, call_from_end
 
     token = trio.lowlevel.current_trio_token()
     context: Any = trio._core._run.GLOBAL_RUN_CONTEXT
@@ -231,11 +231,6 @@ def _trio_runtime() -> Runtime:
                 end(raised[-1] if raised else None)
 
         trio.lowlevel.add_instrument(Step())
-        context.__dict__.clear()  # this thread may run another loop
-        leave_run()
-        if sniffio := sys.modules.get("sniffio"):
-            sniffio.thread_local.name = None
-            sniffio.current_async_library_cvar.set(None)
 
     return Runtime(
         name="trio",

@@ -28,6 +28,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from attrs import define, field
 
+from fairq.client import forks
 from fairq.client.channel import Target, check_token, choose_servers
 from fairq.client.dialing import HANDSHAKE_S, Address, Servers
 from fairq.client.guard import RETRY_S
@@ -392,7 +393,7 @@ if hasattr(os, "register_at_fork"):
 def check_thread() -> None:
     """Raise RuntimeError inside an event loop, which a call would stop."""
     asyncio = sys.modules.get("asyncio")
-    if (asyncio and asyncio._get_running_loop()) or in_trio():
+    if (asyncio and asyncio._get_running_loop()) or (in_trio() and not forks.is_child):
         raise RuntimeError(
             "this is an event loop, which fairq.sync would stop: use fairq.open_client there, and await its calls"
         )

@@ -22,7 +22,6 @@ import fairq, fairq.sync
 
 app = fairq.Worker(concurrency=2)
 client = fairq.sync.open_client(token="dev-tenant:ada")
-backend = "trio" if "trio" in sys.argv else "asyncio"
 mp = multiprocessing.get_context("fork")
 
 def tell(*words):
@@ -50,8 +49,7 @@ def act(how):
             sys.exit(3)
         case "raises":
             raise ValueError("in the child")
-        case "terminates":
-            os.kill(os.getpid(), signal.SIGTERM)
+        case "is terminated":
             time.sleep(20)
             os._exit(4)
         case "interrupts":
@@ -60,15 +58,12 @@ def act(how):
             os._exit(4)
         case "calls":
             client.enqueue("unserved", "from a child")
-            anyio.run(call, backend=backend)
             os._exit(3)
-
-async def call():
-    async with fairq.open_client(token="dev-tenant:ada") as own:
-        await own.enqueue("unserved", "from a loop of a child")
 
 def fork(how):
     if pid := os.fork():
+        if how == "is terminated":
+            os.kill(pid, signal.SIGTERM)
         return end(pid)
     signal.alarm(20)
     act(how)
@@ -152,7 +147,7 @@ WAYS: Mapping[str, list[str]] = {
     "asyncio": [],
 }
 QUEUES = ("thread", "loop", "subtask")
-ENDS = {"exits": 3, "raises": 1, "returns": 0, "terminates": -signal.SIGTERM, "interrupts": 1, "calls": 3}
+ENDS = {"exits": 3, "raises": 1, "returns": 0, "is terminated": -signal.SIGTERM, "interrupts": 1, "calls": 3}
 NOTHING = [True, -1, 0, 0]
 
 

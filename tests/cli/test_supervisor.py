@@ -43,7 +43,10 @@ async def send(task):
     if task.payload == "stuck":
         time.sleep(600)
     if task.payload == "programs":
-        read = subprocess.run(["cat"], capture_output=True, timeout=20).stdout
+        try:
+            read = subprocess.run(["cat"], capture_output=True, timeout=10).stdout
+        except subprocess.TimeoutExpired:
+            read = "for ever"
         files = [sys.executable, "-c", "import os; print(sorted(map(int, os.listdir('/dev/fd'))))"]
         return tell("run", read, subprocess.run(files, capture_output=True, close_fds=False, text=True).stdout)
     while task.payload != "quick" and not pathlib.Path(task.payload).exists():
