@@ -591,12 +591,13 @@ async def calendar(p: Probe) -> None:
     async def put(name: str, n: int, payload: bytes, **asked: Any) -> None:
         task = NewTask("", payload, **asked)
         timing = Timing(cron="*/1 * * * *" + "," * 0, zone="UTC")
-        await p.store.schedule(Q, name, f"s{n:05d}".ljust(63, "x"), timing, now + 1, "once", task)
+        await p.store.schedule(Q, name, f"s{n:05d}".ljust(63, "x"), timing, now + 1, "once", task, app="app")
 
     await for_all(range(count), lambda n: put(tenant(0), n, SMALL, **OPTIONS, dedupe_key=id_of("k", n)))
     await for_all(range(200), lambda n: put(tenant(1), n, LARGE))
     await p.measure("schedules", f"{count:,} of a tenant", Q, (tenant(0), "", 0, 500))
     await p.measure("schedules", "a page of 500 of all", Q, ("", "", 0, 500))
+    await p.measure("declared", f"of {count + 200:,}", Q, ("app",))
     await p.measure("schedules", "one, 1 MiB", Q, (tenant(1), "s00001".ljust(63, "x"), 0, 1))
     fresh = itertools.count()
 

@@ -95,7 +95,8 @@ def show(queue: str, *ids: str, json: Json = False, server: Server | None = None
     states = run_with(server, lambda client: client.tasks(queue, ids))
     rows = [asdict(state) for state in states]
     if json:
-        rows = [{name: value for name, value in row.items() if value or name != "at_ms"} for row in rows]
+        unknown = {"tenant": "", "at_ms": 0}  # of a task that is done, for instance
+        rows = [{name: value for name, value in row.items() if unknown.get(name) != value} for row in rows]
     else:  # attempt 0: no attempt yet, or no longer known
         rows = [
             {**row, "attempt": row["attempt"] or "", "when": at and _WHEN[row["state"]] + at}

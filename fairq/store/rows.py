@@ -111,7 +111,7 @@ def task_state(id: str, row: Sequence[Any]) -> TaskState:
     return TaskState(
         id=id,
         state=state.decode(),
-        tenant=tenant.decode() or ("" if state == b"unknown" else id.partition("/")[0]),
+        tenant=tenant.decode(),
         attempt=attempt,
         at_ms=int(float(at_ms)),
         worker=text if text not in REASONS else "",

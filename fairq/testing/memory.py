@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import orjson
-from attrs import define, evolve, field
+from attrs import define, field
 
 from fairq.model.batches import BatchState
 from fairq.model.checks import bare_id, full_id, owner_of
@@ -187,9 +187,7 @@ class MemoryQueue:
     def state(self, id: str) -> TaskState:
         """Return a task's state, for longer than the service does."""
         found, record = self.model.state_of(id), self.records.get(id)
-        if found.state == "unknown" and record:
-            found = TaskState(id, record.state.state)
-        return found if found.tenant or found.state == "unknown" else evolve(found, tenant=owner_of(id))
+        return TaskState(id, record.state.state) if found.state == "unknown" and record else found
 
     def result(self, now: float, id: str) -> bytes | None:
         """Return a result that is kept, as JSON text."""
