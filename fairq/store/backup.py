@@ -25,7 +25,7 @@ from attrs import frozen
 
 from fairq.errors import BadRequest, FairqError, NotEmpty, SettingsError, Unavailable
 from fairq.scopes import background, run_all
-from fairq.store import keys, library, version_14
+from fairq.store import keys, library
 from fairq.store.address import Address
 from fairq.store.backup_check import Checking
 from fairq.store.backup_file import Header, Writer, read_header, read_lines
@@ -106,10 +106,7 @@ async def back_up(
     told = read_info(await _ask(primaries[0], "INFO", "server"))
     kind = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told.get('redis_version', '?')}"
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    write_all, data_version = write_lines, await _data_version(primaries)
-    if data_version == version_14.VERSION:
-        write_all, data_version = version_14.write_lines, library.DATA_VERSION
-    header = Header(data_version, made_at, version("fairq"), kind, len(primaries))
+    header = Header(await _data_version(primaries), made_at, version("fairq"), kind, len(primaries))
     writer = Writer(file)
     writer.begin(header)
 
@@ -123,7 +120,7 @@ async def back_up(
             data = Path(made) / "node.rdb"
             await _save(address, data)
             async with _serving(data, address.database, server) as call:
-                await write_all(call, write)
+                await write_lines(call, write)
     if (await read_topology(url)).slots != topology.slots:
         raise Unavailable("slots of the cluster moved during the backup: repeat it when the move is done")
     await _check_nodes(topology)
@@ -179,7 +176,7 @@ async def _data_version(primaries: Sequence[Address]) -> int:
             raise SettingsError("the store is empty: no server has used it yet", field="store")
         if not found.decode().isdecimal():
             raise SettingsError(f"the store cannot be backed up: it is {found.decode()}", field="store")
-        if not OLDEST <= (known := int(found)) <= library.DATA_VERSION and known != version_14.VERSION:
+        if not OLDEST <= (known := int(found)) <= library.DATA_VERSION:
             raise SettingsError(f"the store holds data of version {known}, this fairq reads {READABLE}", field="store")
         return known
     raise Unavailable("no node of the cluster has the version of the data")

@@ -35,7 +35,7 @@ def _serve(line: dict[str, Any], payload: bytes | None, tenants: dict[str, str])
     def name(id: str) -> str:
         if "/" in id:
             return id
-        of, plus, webhook = id.partition("+")  # a copy, in version 14 without the time
+        of, plus, webhook = id.partition("+")
         tenant = tenants.get(id) or tenants.get(of) or tenants.get(of.partition("-")[0]) or ANY
         return f"{tenant}/{id}" + ("-1" if plus and "-" not in webhook else "")
 

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import gzip
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from anyio.from_thread import start_blocking_portal
 
-import fairq
 from fairq.store import keys, library
 from fairq.store.migrations import OLDEST
-from fairq.sync import open_operator
 from tests import stores
-from tests.cli.harness import ServerThread, check_error, fairq_here
+from tests.cli.harness import check_error, fairq_here
 from tests.lua.calls import Queue
 from tests.lua.keyspace import Keyspace
-from tests.server.harness import OPERATOR, WORKER
 
 from .make import FOLDER, WALKED, lines_of
 from .served import write_served
@@ -134,21 +128,12 @@ def open_file(tmp_path: Path) -> Iterator[Callable[[Path], stores.LocalServer]]:
 @pytest.mark.one_store
 @pytest.mark.parametrize("file", STORES, ids=[file.name for file in STORES])
 def test_a_store_of_an_earlier_version_is_taken_over_and_drained(
-    file: Path,
-    open_file: Callable[[Path], stores.LocalServer],
-    start_store: Callable[..., stores.LocalServer],
-    tmp_path: Path,
+    file: Path, open_file: Callable[[Path], stores.LocalServer], tmp_path: Path
 ) -> None:
-    """By a migration; of a version that is not migrated, by a backup."""
     source, backup = open_file(file), tmp_path / "backup.jsonl.gz"
     made = fairq_here("backup", backup, "--store", stores.of_owner(source.url), "--no-verify")
     assert made.code == 0, made.err
     lines = lines_of(backup)
-    if int(file.name.removeprefix("store-").partition(".")[0]) < OLDEST:
-        target = start_store()
-        with stores.connect(target.url) as client:
-            account_for_backup(backup, client, target.url, tmp_path)
-        return
     for name in queues_of(lines):
         store = open_file(file)
         told = fairq_here("migrate", "--store", stores.of_owner(store.url))
@@ -158,95 +143,13 @@ def test_a_store_of_an_earlier_version_is_taken_over_and_drained(
             account_for(client, name, lines)
 
 
-@pytest.fixture
-def version_14(open_file: Callable[[Path], stores.LocalServer]) -> stores.LocalServer:
-    """A store of version 14, whose servers are stopped."""
-    return open_file(FOLDER / "store-14.rdb.gz")
-
-
 @pytest.mark.one_store
-def test_what_was_set_in_a_store_of_version_14_is_taken_over(version_14: stores.LocalServer, tmp_path: Path) -> None:
-    made = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(version_14.url), "--no-verify")
-    assert made.code == 0, made.err
-    found: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for line in lines_of(tmp_path / "backup.jsonl.gz"):
-        queue = line.get("queue")
-        if queue in ("emails", "other"):
-            name = f"{queue}/{line['account']['name']}" if line["kind"] == "tenant" else line.get("id", queue)
-            found[line["kind"]][name] = line
-    assert found["state"]["emails"]["settings"] == {"lease_ms": 60_000, "max_attempts": 7, "reserve": 10}
-    assert found["state"]["other"]["settings"] == {}
-    weights = {name: line["account"]["weight"] for name, line in found["tenant"].items()}
-    assert weights == {"emails/ada": 3000, "emails/bob": 1000, "other/ada": 1000}
-    limits = {name: line["limits"] for name, line in found["limits"].items()}
-    assert limits == {"": {"dead": 500}, "bob": {"max_running": 2, "rate": 2.5}}
-    assert found["opening_hours"]["bob"]["text"] == "mon-sun 00:00-23:59 Europe/Copenhagen"
-    assert [line["secrets"] for line in found["webhook"].values()] == ["whsec_" + "A" * 32]
-    assert {name: line["paused"] for name, line in found["schedule"].items()} == {"nightly": 0, "often": 1}
-    assert found["template"]["ada/nightly"]["payload"] == {"n": 1}
-    assert found["result"]["ada/plain-0"]["value"] == '{"ok":1}'
-    assert found["unique"]["ada:k"]["value"] == "ada/held"
-    batches = {name: (line["on_complete"], line["on_death"]) for name, line in found["batch"].items()}
-    assert batches == {"ada/letters": (10, 0), "ada/closed": (15, 0)}, "of the first, one is dead: that is told"
-    assert sorted(line["payload"] for line in found["callback"].values() if isinstance(line["payload"], str)) == [
-        "complete",
-        "success",
-    ]
-    late, dead = found["task"]["ada/late"], found["task"]["ada/l-1"]["death"]
-    assert (late["name"], late["options"], late["payload"]) == ("welcome", {"priority": 3}, {"to": [1, None, "ü"]})
-    assert (dead["reason"], dead["error"], "KeyError: 'to'" in dead["traceback"]) == (2, "no such address", True)
-    assert found["task"]["bob/plain-0"]["run"]["error"] == "busy"
-
-
-@pytest.mark.one_store
-def test_workers_do_the_tasks_of_a_store_of_version_14(
-    version_14: stores.LocalServer, start_store: Callable[..., stores.LocalServer], tmp_path: Path
+def test_a_store_of_a_version_that_is_not_read_is_not_backed_up(
+    open_file: Callable[[Path], stores.LocalServer], tmp_path: Path
 ) -> None:
-    target, backup = start_store(), tmp_path / "backup.jsonl.gz"
-    made = fairq_here("backup", backup, "--store", stores.of_owner(version_14.url), "--no-verify")
-    assert made.code == 0, made.err
-    tasks = {line["id"]: line for line in lines_of(backup) if line["kind"] == "task" and line["queue"] == "emails"}
-    waiting = {id for id, line in tasks.items() if "death" not in line and line.get("run", {"state": 1})["state"]}
-    delayed = {id for id in waiting if "delayed_until" in tasks[id]}  # they may have started by the time of this test
-    delayed |= {line["id"] for line in lines_of(backup) if line["kind"] == "callback"}
-    told = fairq_here("restore", served(backup, tmp_path), "--store", stores.of_owner(target.url))
-    assert told.code == 0, told.err
-    thread, done = ServerThread(target.url), list[str]()
-    thread.start()
-    try:
-        with open_operator(thread.url, token=OPERATOR) as operator:
-            operator.set_limits("emails", "bob", max_running=None, rate=None)
-            operator.set_opening_hours("emails", "", "bob")
-        worker = fairq.Worker(thread.url, WORKER)
-
-        @worker.task("emails")
-        async def send(task: fairq.Task) -> None:
-            done.append(f"{task.tenant}/{task.id}")
-
-        with start_blocking_portal("trio") as portal:
-            portal.call(partial(worker.run, burst=True))
-    finally:
-        thread.stop()
-    assert len(waiting - delayed) == 11
-    assert len(done) == len(set(done))
-    assert waiting - delayed <= set(done) <= waiting | delayed
-
-
-@pytest.mark.one_store
-def test_links_on_their_way_in_a_store_of_version_14_are_waited_for(
-    version_14: stores.LocalServer, tmp_path: Path
-) -> None:
-    with stores.connect(version_14.url) as client:
-        client.zadd(keys.queue_prefix("emails") + ":links:ada", {"ada/link-1": 1})
-    told = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(version_14.url))
-    check_error(told, 2, "queue emails has tasks on their way to another queue")
-    assert not list(tmp_path.glob("*backup*"))
-
-
-@pytest.mark.one_store
-def test_a_store_of_a_version_that_is_not_read_is_not_backed_up(version_14: stores.LocalServer, tmp_path: Path) -> None:
-    with stores.connect(version_14.url) as client:
-        for version in (13, 15, library.DATA_VERSION + 1):
+    store = open_file(STORES[0])
+    with stores.connect(store.url) as client:
+        for version in (14, OLDEST - 1, library.DATA_VERSION + 1):
             client.set(keys.DATA_VERSION, version)
-            told = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(version_14.url))
+            told = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(store.url))
             check_error(told, 2, f"the store holds data of version {version}, this fairq reads")
