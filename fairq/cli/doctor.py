@@ -124,7 +124,7 @@ async def _ask_server(server: Server) -> list[Finding]:
             queues = await client.queues()
     except FairqError as error:
         return [Finding("warning", "server", error.message, "check --url and --token, and that a server runs")]
-    waiting = [row.queue for row in queues if row.ready and not row.slots and not row.is_paused]
+    waiting = [row.queue for row in queues if row.ready and row.takers == "none" and not row.is_paused]
     if waiting:
         told = f"tasks wait and no worker is attached: {', '.join(waiting[:10])}"
         return [Finding("warning", "workers", told, "start workers: fairq worker module:app")]

@@ -20,7 +20,7 @@ from fairq.cli.watch import watch as draw
 from fairq.errors import BadRequest, NotFound
 from fairq.model.checks import MAX_WEIGHT, MIN_WEIGHT
 from fairq.model.queues import SETTING_RANGES, SETTINGS, SHARES, QueueSettings, longest_retries_ms
-from fairq.model.texts import say_span
+from fairq.model.texts import say_slots, say_span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,7 +44,7 @@ _SETTINGS = (
 )
 _COLUMNS = columns_of(
     "queue", "ready", "pending", "delayed", "leased", "dead", "done", "expired", "workers", "takers", "slots", "kept",
-    "idle", "share", "is_paused", "is_closed", "made_by", "is_repairing", workers="workers here", takers="taken",
+    "idle", "share", "is_paused", "is_closed", "made_by", "is_repairing", takers="taken",
 )  # fmt: skip
 _RARE = ("pending", "delayed", "dead", "expired", "kept", "is_paused", "is_closed", "made_by", "is_repairing")
 _TAKERS = {"": "", "some": "yes", "none": "nobody", "unknown": "unknown"}
@@ -66,7 +66,7 @@ async def _picture(client: OperatorClient, lines: int) -> RenderableType:
     from rich.console import Group
 
     rows = [asdict(row) for row in await client.queues()]
-    flat = [{**row, **row["settings"], "takers": _TAKERS[row["takers"]]} for row in rows]
+    flat = [{**row, **row["settings"], "takers": _TAKERS[row["takers"]], "slots": say_slots(row)} for row in rows]
     empty = "there are no queues yet; the first enqueue makes one"
     table = make_table("queues", _COLUMNS, flat, empty=empty, rare=_RARE, lines=lines)
     untaken = [row["queue"] for row in rows if row["takers"] == "none"]

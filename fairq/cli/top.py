@@ -12,7 +12,7 @@ from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import fit_columns, make_console, make_table, print_json
 from fairq.cli.watch import watch
 from fairq.errors import NotFound
-from fairq.model.texts import say_ms
+from fairq.model.texts import say_ms, say_slots
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -141,7 +141,8 @@ def _queue_row(row: QueueRow, history: History) -> dict[str, Any]:
                 for of in (history.queue.p50_ms, history.queue.p99_ms))  # fmt: skip
     rates = {f"{name}_per_s": _rate(history, getattr(history.queue, name)) for name in _RATES}
     return {
-        "queue": row.queue, "waiting": _waiting(row), "running": row.leased, "slots": row.slots, **rates,
+        "queue": row.queue, "waiting": _waiting(row), "running": row.leased, "slots": row.slots,
+        "shared": row.shared, "shared_by": row.shared_by, **rates,
         "p50_ms": sorted(p50)[len(p50) // 2] if p50 else None, "p99_ms": max(p99, default=None), "dead": row.dead,
         "notes": ", ".join(filter(None, [_notes(row, ("paused", "closed", "repairing")),
                                          "no workers" if row.takers == "none" else ""])),
@@ -172,5 +173,6 @@ def draw_table(
 
 
 def _said(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Write waiting times for people."""
-    return {key: say_ms(value) if key.endswith("_ms") and value is not None else value for key, value in row.items()}
+    """Write waiting times and slots for people."""
+    said = {key: say_ms(value) if key.endswith("_ms") and value is not None else value for key, value in row.items()}
+    return said | {"slots": say_slots(row)} if row.get("shared") else said

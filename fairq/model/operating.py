@@ -16,14 +16,17 @@ Takers = Literal["", "some", "none", "unknown"]
 class QueueRow(QueueState):
     """A queue in the list of all: its state, and who works for it.
 
-    `workers`: attached to the server that was asked. `slots`: of workers at all servers; of these `kept` for tenants
-    that have nothing running, and `idle`. `takers`: whether workers of any server take its tasks; empty: none waits.
+    `workers`: attached to any server. `slots`: theirs; of these `kept` for tenants that have nothing running, and
+    `idle`; `shared`: those of workers with several queues, which are `shared_by` so many queues. `takers`: whether
+    workers of any server take its tasks; empty: none waits.
     """
 
     workers: int
     slots: int
     kept: int
     idle: int
+    shared: int = 0
+    shared_by: int = 0
     takers: Takers = ""
     version: str = ""  # of its settings
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999: no datetime is later, and tasks may start later
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
@@ -24,6 +26,18 @@ def say_span(ms: int) -> str:
         if count or parts or unit == "s":
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
+
+
+def say_sharing(row: Mapping[str, Any]) -> str:
+    """Say how many queues share a queue's slots, so that nobody adds them up; empty if it has them alone."""
+    many = f"{row['shared']:,} " if row["shared"] < row["slots"] else ""
+    return f"{many}shared by {row['shared_by']:,} queues" if row["shared"] else ""
+
+
+def say_slots(row: Mapping[str, Any]) -> int | str:
+    """Return a queue's slots; as a text if it shares them."""
+    slots: int = row["slots"]
+    return f"{slots:,}, {say_sharing(row)}" if row["shared"] else slots
 
 
 def moment_of(at_ms: float) -> datetime:

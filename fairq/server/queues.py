@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from functools import partial
+from itertools import chain
 
 import structlog
 import trio
@@ -18,7 +19,7 @@ from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.dispatch.queue_accounts import QueueAccounts
 from fairq.server.long_poll import LongPolls
 from fairq.server.net.connection import Connection
-from fairq.server.net.server_slots import ServerSlots
+from fairq.server.net.server_slots import Group, Offer, ServerSlots, offers_of
 from fairq.server.timers.ticker import Ticker
 from fairq.store import keys
 from fairq.store.store import Store
@@ -222,6 +223,13 @@ class Queues:
         return self.elsewhere.divided(queue) + sum(
             connection.account.credit / len(connection.queues) for connection in self._attached(queue)
         )
+
+    def offers(self) -> dict[str, Offer]:
+        """Return what the workers of all servers offer to each queue that has any."""
+        own = ((queue, each.capacity.own) for queue, each in self.dispatchers.items() if each.capacity.own.workers)
+        here = [((queue,), each) for queue, each in own] + list(self._pools.items())
+        groups = (Group(queues, len(each.workers), each.offered) for queues, each in here)
+        return offers_of(chain(groups, self.elsewhere.groups()))
 
     def count_workers(self, queue: str) -> int:
         """Count the workers of a queue that are attached to this server."""

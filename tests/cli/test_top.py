@@ -57,7 +57,7 @@ def test_one_queue_and_json_for_scripts(commands: Commands, server: ServerThread
     assert [row["queue"] for row in found["queues"]] == ["emails"]
     assert {row["tenant"]: row["waiting"] for row in found["tenants"]} == {"acme": 3, "bob": 1}
     assert found["tenants"][0].keys() == {*_OF_TENANT}
-    assert found["queues"][0].keys() == {*_OF_QUEUE}
+    assert found["queues"][0].keys() == {*_OF_QUEUE, "shared", "shared_by"}
     done = commands("top", "--queue", "nothing")
     assert (done.code, done.err) == (1, "fairq: there is no queue nothing\n")
 

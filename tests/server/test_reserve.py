@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import pytest
 
+from fairq.model.texts import say_slots
 from fairq.server.net import server_slots, worker_registry
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
@@ -13,7 +16,7 @@ from .harness import OPERATOR, WORKER, Raw, noted_calls, raw, running
 
 async def slots_told(operator: Raw) -> tuple[int, int, int]:
     """Ask for the slots of queue q, those that are kept, and those that are idle."""
-    (row,) = (await operator.ask("queues"))["queues"]
+    (row,) = (await operator.ask("queues", queue="q"))["queues"]
     return row["slots"], row["kept"], row["idle"]
 
 
@@ -42,6 +45,50 @@ async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: py
                         await wait_until(lambda: one.app.queues.count_slots("q") == 12)
                     await wait_until(lambda: one.app.queues.count_slots("q") == 11)
         await wait_until(lambda: two.app.queues.count_slots("q") == 0)
+
+
+async def test_a_server_that_begins_is_told_the_slots_of_others(
+    one: Served, server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_registry, "_WRITE_S", 3_600.0)
+    async with raw(one, WORKER) as worker:
+        await worker.attach("q", credit=7)
+
+        async def is_written() -> bool:
+            return bool(await one.app.store.workers.servers())
+
+        await wait_until(is_written)
+        async with running(server_store) as two:
+            await wait_until(lambda: two.app.queues.count_slots("q") == 7)
+
+
+GROUPS: list[tuple[list[tuple[list[str], int]], int | str]] = [
+    ([(["q"], 500)] * 3, 1500),
+    ([(["q", "r", "s"], 16)], "16, shared by 3 queues"),
+    ([(["q", "r"], 1), (["s", "q"], 1), (["r", "s"], 9)], "2, shared by 3 queues"),
+    ([(["q"], 4)] + [(["q", "r", "s"], 500)] * 2, "1,004, 1,000 shared by 3 queues"),
+    ([(["q"], 0), (["q", "r"], 0)], 0),
+]
+
+
+@pytest.mark.parametrize(("groups", "said"), GROUPS)
+async def test_slots_that_queues_share_are_not_to_be_added_up(
+    groups: list[tuple[list[str], int]], said: int | str, one: Served, two: Served
+) -> None:
+    """Half of the workers are here, half at the other server."""
+    async with AsyncExitStack() as stack:
+        for n, (queues, slots) in enumerate(groups):
+            worker = await stack.enter_async_context(raw((one, two)[n % 2], WORKER))
+            await worker.attach(*queues, credit=slots, name=f"w{n}")
+        many = sum("q" in queues for queues, _ in groups)
+        for served in one, two:
+            operator = await stack.enter_async_context(raw(served, OPERATOR))
+
+            async def is_told(operator: Raw = operator) -> bool:
+                (row,) = (await operator.ask("queues", queue="q"))["queues"] or [{"workers": 0}]
+                return row["workers"] == many and say_slots(row) == said
+
+            await wait_until(is_told)
 
 
 async def test_a_server_that_is_not_heard_of_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
-"""The slots that workers of other servers have for each queue, as those servers have told some seconds ago."""
+"""The workers of other servers and their slots for each queue, as those servers have told some seconds ago."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import trio
 from attrs import define, field
@@ -10,19 +12,62 @@ from attrs import define, field
 _FORGET_S = 60.0  # after which the slots of a server that has sent nothing are forgotten
 
 
+class Group(NamedTuple):
+    """The workers of one server that have the same queues: how many, and their slots together."""
+
+    queues: Sequence[str]
+    workers: int
+    slots: int
+
+
+@define(eq=False)
+class Offer:
+    """The workers of a queue, at all servers; how many slots they share with other queues, and all these queues."""
+
+    workers: int = 0
+    shared: int = 0
+    shared_by: set[str] = field(factory=set)
+
+
+def offers_of(groups: Iterable[Group]) -> dict[str, Offer]:
+    """Return what groups of workers offer to each of their queues."""
+    found: dict[str, Offer] = {}
+    for queues, workers, slots in groups:
+        for queue in queues:
+            offer = found.setdefault(queue, Offer())
+            offer.workers += workers
+            if len(queues) > 1:
+                offer.shared += slots
+                offer.shared_by.update(queues)
+    return found
+
+
+class _Told(NamedTuple):
+    """What a server has told, and when."""
+
+    at: float
+    slots: dict[str, list[float]]
+    groups: Sequence[Group]
+
+
 @define(eq=False)
 class ServerSlots:
     """Slots by server and queue: whole, and divided among each worker's queues (those of draining workers left out)."""
 
-    _told: dict[str, tuple[float, dict[str, list[float]]]] = field(factory=dict, init=False)  # when, and slots
+    _told: dict[str, _Told] = field(factory=dict, init=False)
 
-    def hear(self, server: str, slots: dict[str, list[float]]) -> bool:
-        """Note the slots of a server, whole and divided, by queue; returns whether the server was unknown."""
+    def hear(self, server: str, slots: dict[str, list[float]], groups: Iterable[Sequence[Any]]) -> bool:
+        """Note the slots of a server, whole and divided, by queue, and its groups; returns whether it was unknown."""
         now = trio.current_time()
-        self._told = {name: each for name, each in self._told.items() if each[0] > now - _FORGET_S}
+        self._told = {name: each for name, each in self._told.items() if each.at > now - _FORGET_S}
         is_new = server not in self._told
-        self._told[server] = now, slots
+        self._told[server] = _Told(now, slots, [Group(*each) for each in groups])
         return is_new
+
+    def groups(self) -> Iterator[Group]:
+        """Yield the groups of workers of all other servers."""
+        for told in self._recent().values():
+            yield from told.groups
 
     def whole(self, queue: str) -> int:
         """Count the slots of all other servers for a queue."""
@@ -34,8 +79,7 @@ class ServerSlots:
 
     def queues(self) -> set[str]:
         """Name the queues that workers of other servers take tasks of."""
-        since = trio.current_time() - _FORGET_S
-        return {queue for at, slots in self._told.values() if at > since for queue, (_, has) in slots.items() if has}
+        return {queue for told in self._recent().values() for queue, (_, has) in told.slots.items() if has}
 
     def choose(self, queue: str, slots: int) -> str:
         """Choose a server whose workers have this many slots for a queue, busy or free; empty if none is known."""
@@ -44,7 +88,11 @@ class ServerSlots:
 
     def _of(self, queue: str) -> dict[str, list[float]]:
         """Return the slots for a queue, whole and divided, by server."""
+        return {name: told.slots[queue] for name, told in self._recent().items() if queue in told.slots}
+
+    def _recent(self) -> dict[str, _Told]:
+        """Return what each server has told that is not to be forgotten."""
         if not self._told:
             return {}
         since = trio.current_time() - _FORGET_S
-        return {name: slots[queue] for name, (at, slots) in self._told.items() if at > since and queue in slots}
+        return {name: told for name, told in self._told.items() if told.at > since}

@@ -18,8 +18,9 @@ Each server also writes the list of its workers under a key that expires, so tha
 - The list may be long, so it is written when it changes, and a cheap command every few seconds keeps it from expiring:
   the list of a server that was killed or stopped is soon gone.
 - With each list a server tells the others how many slots its workers have for each queue: whole, since claims name the
-  slots of all servers; and divided among each worker's queues, for estimates (server_slots.py).
-- A server that receives the slots of an unknown server sends its own.
+  slots of all servers; and divided among each worker's queues, for estimates (server_slots.py). It also tells how many
+  workers have the same queues, and their slots, for operators.
+- A server that receives the slots of an unknown server sends its own. So one that begins tells its own first.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ class WorkerRegistry:
 
     async def run(self) -> None:
         """Write the list of attached workers soon after it has changed and every _WRITE_S, until cancelled."""
+        await self.tell_slots()
         while True:
             with trio.move_on_after(_WRITE_S if self._connections else float("inf")):
                 await self._changed.wait()
@@ -131,13 +133,17 @@ class WorkerRegistry:
     async def tell_slots(self) -> None:
         """Tell other servers how many slots the workers attached here have for each queue."""
         slots: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+        groups: defaultdict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
         for connections in self._connections.values():
             for connection in connections:
+                group = groups[tuple(sorted(connection.queues))]
+                group[0] += 1
+                group[1] += connection.account.credit
                 for queue in connection.queues:
                     slots[queue][0] += connection.account.credit
                     if connection.is_attached:
                         slots[queue][1] += connection.account.credit / len(connection.queues)
-        await self.questions.tell({"slots": slots})
+        await self.questions.tell({"slots": slots, "groups": [[queues, *many] for queues, many in groups.items()]})
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """Describe the workers attached here: the fields of WorkerState after `server`."""
@@ -280,7 +286,7 @@ class WorkerRegistry:
             if said["server"] == self.server:
                 return
             if "slots" in said:
-                if self.elsewhere.hear(said["server"], said["slots"]):
+                if self.elsewhere.hear(said["server"], said["slots"], said.get("groups", ())):
                     self._changed.set()
             elif "question" in said:
                 self.questions.on_question(said["server"], *said["question"])

@@ -14,6 +14,7 @@ from fairq.model.versions import settings_version
 from fairq.model.workers import HeldTask, LeaseKey
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
+from fairq.server.net.server_slots import Offer
 from fairq.server.net.worker_registry import HeldAt
 from fairq.server.verbs.request_scope import Body, check_all_queues
 from fairq.tokens import TokenRecord
@@ -26,11 +27,11 @@ _REPAIR_S = 1.0  # how long one request repairs
 
 
 async def queues(app: App, connection: Connection, request: wire.Queues) -> Body:
-    """List all queues, or one, also those with workers here that never had a task."""
+    """List all queues, or one, also those with workers that never had a task."""
     rows = []
-    served = {queue for queue, dispatcher in app.queues.dispatchers.items() if dispatcher.capacity.workers}
     made = await app.store.registry.read()
-    named = served.union(made)
+    offers = app.queues.offers()
+    named = offers.keys() | made.keys()
     if request.queue is not None:
         named &= {request.queue}
     for queue in sorted(named):
@@ -40,7 +41,9 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
         slots = app.queues.count_slots(queue)
         kept, idle = kept_slots(slots, state.settings.reserve), max(0, slots - state.leased)
         counts: Body = {"version": settings_version(state.settings)}
-        counts |= {"workers": app.queues.count_workers(queue), "slots": slots, "kept": kept, "idle": idle}
+        counts |= {"slots": slots, "kept": kept, "idle": idle}
+        offer = offers.get(queue, Offer())
+        counts |= {"workers": offer.workers, "shared": offer.shared, "shared_by": len(offer.shared_by)}
         rows.append({**asdict(state), **counts})
     waiting = [row["queue"] for row in rows if row["ready"] or row["pending"] or row["delayed"]]
     takers = {queue: "some" for queue in waiting if app.queues.is_taken_here(queue)}

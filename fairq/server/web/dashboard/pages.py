@@ -238,8 +238,7 @@ async def batches(view: View) -> Context:
 async def workers(view: View) -> Context:
     """The workers of all servers."""
     rows = rows_of(WorkerState, (await view.ask(wire.Workers(0)))["workers"])
-    waiting = [row for row in await view.queues() if row["ready"] and not row["workers"]]
-    return {"rows": sorted(rows, key=lambda each: (each.worker, each.server)), "waiting": waiting}
+    return {"rows": sorted(rows, key=lambda each: (each.worker, each.server)), "queues": await view.queues()}
 
 
 async def worker(view: View) -> Context:

@@ -13,7 +13,7 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from fairq.model.dead_letters import MAX_SEARCH_CHARS
-from fairq.model.texts import moment_of, say_ms, say_span
+from fairq.model.texts import moment_of, say_ms, say_sharing, say_span
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -122,7 +122,7 @@ def make_environment(*, is_dev: bool) -> Environment:
         lstrip_blocks=True,
     )
     environment.template_class = _Written
-    for each in (count, span, part, claim, number, typed, size, moment, as_json, briefly, sought):
+    for each in (count, span, part, claim, number, typed, size, moment, as_json, briefly, sought, say_sharing):
         environment.filters[each.__name__] = each
     environment.globals.update(query=query, version_of=version_of, is_dev=is_dev)
     return environment

@@ -20,7 +20,7 @@ from fairq.server.web.dashboard.pages import PAGES
 from fairq.store import library
 from fairq.store.connection import Connection
 from tests import stores
-from tests.server.harness import OPERATOR, WORKER, raw, tenant
+from tests.server.harness import OPERATOR, WORKER, raw, running, tenant
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
@@ -163,6 +163,19 @@ async def test_a_queue_without_workers_says_so(site: Site) -> None:
             told = text_of(await site.read(path))
             assert "No worker takes tasks of" in told
             assert "Start one: FAIRQ_TOKEN=dev-worker fairq worker jobs:app" in told
+
+
+async def test_a_worker_at_another_server_counts(site: Site, server_store: str) -> None:
+    async with running(server_store) as other, raw(other, WORKER) as worker, raw(site.served, tenant("ada")) as ada:
+        await worker.attach("q", "r", name="far")
+        await ada.enqueue("q", ["t1", "t2"])
+        await worker.pushed()
+        await wait_until(lambda: bool(site.served.app.worker_registry.elsewhere.queues()))
+        for path in ("/", "/queues", "/queues/q", "/workers", "/queues/q/tenants/ada"):
+            told = text_of(await site.read(path))
+            assert "no worker" not in told.lower()
+            assert ("1 / 1 running / slots, shared by 2 queues 0 delayed" in told) == (path in ("/", "/queues/q"))
+            assert ("1 workers" in told) == (path in ("/", "/queues/q"))
 
 
 async def test_commands_on_pages_are_ones_that_work(site: Site) -> None:
