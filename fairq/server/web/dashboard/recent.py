@@ -2,14 +2,14 @@
 
 While somebody looks at a queue, its tenants' accounts are read each second, of at most MAX_TENANTS tenants, once for
 all who look; IDLE_S after the last look that ends. The minutes before the first look come from the queue's history, in
-intervals of ten seconds.
+intervals of ten seconds. Whoever was given anything in these two minutes is shown until they are over.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 import trio
@@ -17,7 +17,7 @@ from attrs import define, field, frozen
 
 from fairq.errors import FairqError
 from fairq.model.fairness import NOTHING, Share, shares
-from fairq.model.history import STEPS
+from fairq.model.history import OTHERS, STEPS
 from fairq.model.tenants import TenantState
 from fairq.server.app import App
 from fairq.store.overview import some_tenants
@@ -31,20 +31,15 @@ _WINDOW = 10  # samples of which a share is told, so that it does not jump with 
 _SLACK = 0.05  # by which a share must be larger for its row to move up: rows stay where somebody is about to press
 
 
-@frozen
-class Sample:
-    """The accounts of a moment: tenant -> service delivered and entitled so far."""
-
-    at_s: float  # of the wall clock, for a chart's axis
-    accounts: Mapping[str, tuple[float, float]]
+Service = Mapping[str, tuple[float, float]]  # tenant -> service delivered and entitled
 
 
 @frozen
-class Past:
-    """An interval before the first sample: tenant -> service delivered and entitled in it."""
+class Interval:
+    """What tenants were given and entitled to until a time, since the interval before."""
 
-    end_s: float
-    service: Mapping[str, tuple[float, float]]
+    end_s: float  # of the wall clock, for a chart's axis
+    service: Service
 
 
 @frozen
@@ -57,17 +52,18 @@ class Mark:
 
 @define(eq=False)
 class Watched:
-    """The samples of one queue."""
+    """The last KEPT_S of one queue: intervals of its history, then, while somebody looks, one for each second."""
 
-    samples: deque[Sample] = field(factory=lambda: deque(maxlen=KEPT_S + _WINDOW))
-    past: list[Past] = field(factory=list)
-    tenants: list[TenantState] = field(factory=list)
+    past: list[Interval] = field(factory=list)
+    seconds: deque[Interval] = field(factory=lambda: deque(maxlen=KEPT_S))
+    tenants: list[TenantState] = field(factory=list)  # as they were sampled last
     marks: deque[Mark] = field(factory=lambda: deque(maxlen=MAX_MARKS))
     total: int = 0  # of the queue's tenants, the ones that are not told too
     looked_at: float = field(factory=trio.current_time)
     sampled: trio.Event = field(factory=trio.Event)
     _colors: dict[str, int] = field(factory=dict)
     _order: list[str] = field(factory=list, init=False)  # of the rows that were shown last
+    _sampled_s: float = field(default=0.0, init=False)  # when; 0: never
 
     def color(self, tenant: str) -> int:
         """Return the number of a tenant's color: the first ones that are shown have different ones."""
@@ -88,48 +84,70 @@ class Watched:
         self._order = order
         return order
 
-    def shares(self, now: int = -1) -> dict[str, Share]:
-        """Return the parts that tenants were given and entitled to in the seconds up to a sample."""
-        if len(self.samples) < 2:
-            return {}
-        end = now % len(self.samples)
-        first, last = self.samples[max(0, end - _WINDOW)].accounts, self.samples[end].accounts
-        gained = {
-            tenant: (max(0.0, given - first[tenant][0]), max(0.0, due - first[tenant][1]))
-            for tenant, (given, due) in last.items()
-            if tenant in first
-        }
-        return shares(gained)
+    def sample(self, at_s: float, tenants: list[TenantState], total: int) -> None:
+        """Add what tenants were given and entitled to since they were sampled last.
 
-    def series(self, tenants: Iterable[str]) -> dict[str, tuple[list[float | None], list[float | None]]]:
-        """Return the parts of some tenants at each of `times_s`."""
-        rows = [shares(each.service) for each in self._shown_past()]
-        rows += [self.shares(at) for at in range(1, len(self.samples))]
-        found = {each: [row.get(each, NOTHING) for row in rows] for each in tenants}
+        A tenant that is not known from then is new, and began at nothing; or, if not all were sampled, nobody knows.
+        """
+        known = {each.tenant: (each.delivered, each.entitled) for each in self.tenants}
+        is_whole = self.total <= len(self.tenants) and total <= len(tenants)
+        if self._sampled_s:
+            gained = {}
+            for each in tenants:
+                now = each.delivered, each.entitled
+                given, due = known.get(each.tenant, (0.0, 0.0) if is_whole else now)
+                gained[each.tenant] = max(0.0, now[0] - given), max(0.0, now[1] - due)
+            self.seconds.append(Interval(at_s, gained))
+        self.tenants, self.total, self._sampled_s = tenants, total, at_s
+
+    def shares(self) -> dict[str, Share]:
+        """Return the parts that tenants were given and entitled to in the last seconds."""
+        return shares(_sum(list(self.seconds)[-_WINDOW:]))
+
+    def service(self) -> Service:
+        """Return what tenants were given and entitled to in the last KEPT_S."""
+        return _sum(self._intervals())
+
+    def series(self, tenants: Collection[str]) -> dict[str, tuple[list[float | None], list[float | None]]]:
+        """Return the parts of some tenants, and of all others as one, at each of `times_s`."""
+        told = [Interval(each.end_s, _with_others(each.service, tenants)) for each in self._intervals()]
+        first = len(told) - len(self.seconds)
+        rows = [shares(each.service) for each in told[:first]]
+        rows += [shares(_sum(told[max(first, end - _WINDOW) : end])) for end in range(first + 1, len(told) + 1)]
+        names = [*tenants, *([OTHERS] if any(OTHERS in row for row in rows) else [])]
+        found = {each: [row.get(each, NOTHING) for row in rows] for each in names}
         return {each: ([part.delivered for part in of], [part.entitled for part in of]) for each, of in found.items()}
 
     def times_s(self) -> list[float]:
         """Return when the intervals of `series` end."""
-        return [each.end_s for each in self._shown_past()] + [each.at_s for each in self.samples][1:]
+        return [each.end_s for each in self._intervals()]
 
-    def behind(self, state: TenantState) -> float:
-        """Return the service that a tenant was entitled to and not given in the last KEPT_S."""
-        then = self.samples[0].accounts.get(state.tenant) if self.samples else None
-        given, due = then or (state.delivered, state.entitled)
-        before = sum(
-            due - given for given, due in (each.service.get(state.tenant, (0, 0)) for each in self._shown_past())
-        )
-        return (state.entitled - due) - (state.delivered - given) + before
-
-    def _shown_past(self) -> list[Past]:
-        since = self.samples[-1].at_s - KEPT_S if self.samples else 0.0
-        return [each for each in self.past if each.end_s > since]
+    def _intervals(self) -> list[Interval]:
+        since = self.seconds[-1].end_s - KEPT_S if self.seconds else 0.0
+        return [*(each for each in self.past if each.end_s > since), *self.seconds]
 
 
-def past_of(told: HistoryPage, before_s: float) -> list[Past]:
+def _sum(intervals: Iterable[Interval]) -> Service:
+    """Add up what tenants were given and entitled to."""
+    found: dict[str, tuple[float, float]] = {}
+    for each in intervals:
+        for tenant, (given, due) in each.service.items():
+            before = found.get(tenant, (0.0, 0.0))
+            found[tenant] = before[0] + given, before[1] + due
+    return found
+
+
+def _with_others(service: Service, named: Collection[str]) -> Service:
+    """Return the service of the named tenants, and of all others as one, if there are any."""
+    found = {name: service.get(name, (0.0, 0.0)) for name in named}
+    rest = [each for name, each in service.items() if name not in found]
+    return {**found, OTHERS: (sum(given for given, _ in rest), sum(due for _, due in rest))} if rest else found
+
+
+def past_of(told: HistoryPage, before_s: float) -> list[Interval]:
     """Return the intervals of a history that ended before a time."""
     return [
-        Past(end_s, {row.tenant: (row.delivered / told.unit, row.entitled / told.unit) for row in slot.rows})
+        Interval(end_s, {row.tenant: (row.delivered / told.unit, row.entitled / told.unit) for row in slot.rows})
         for slot in told.slots
         if (end_s := (slot.number + 1) * PAST_STEP_S) < before_s
     ]
@@ -164,17 +182,17 @@ class Recent:
             until = trio.current_time() + STEP_S
             with suppress(FairqError):  # the page says itself that the store does not answer
                 await self._sample(queue, watched)
-                if len(watched.samples) == 1:
+                if not watched.seconds:
                     told = await self.app.store.history(queue, PAST_STEP_S, -1, KEPT_S // PAST_STEP_S + 1)
-                    watched.past = past_of(told, watched.samples[0].at_s)
+                    watched.past = past_of(told, time.time())
             watched.sampled.set()
             await trio.sleep_until(until)
         if self._watched.get(queue) is watched:
             del self._watched[queue]
 
     async def _sample(self, queue: str, watched: Watched) -> None:
-        watched.total, names = await some_tenants(self.app.store, queue, MAX_TENANTS)
-        if watched.total > MAX_TENANTS:  # those that this server served last come first
+        total, names = await some_tenants(self.app.store, queue, MAX_TENANTS)
+        if total > MAX_TENANTS:  # those that this server served last come first
             dispatcher = self.app.queues.dispatchers.get(queue)
             served = dispatcher.wait_times.tenants[::-1] if dispatcher else []
             names = list(dict.fromkeys([*served, *names]))[:MAX_TENANTS]
@@ -183,6 +201,4 @@ class Recent:
         for row in tenants:
             if (previous := weights.get(row.tenant, row.weight)) != row.weight:
                 watched.marks.append(Mark(time.time(), f"{row.tenant} {previous:g} → {row.weight:g}"))
-        watched.tenants = tenants
-        accounts = {row.tenant: (row.delivered, row.entitled) for row in watched.tenants}
-        watched.samples.append(Sample(time.time(), accounts))
+        watched.sample(time.time(), tenants, total)

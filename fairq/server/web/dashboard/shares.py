@@ -10,10 +10,10 @@ from attrs import asdict, frozen
 from fairq.errors import NotFound
 from fairq.model.audit import Change
 from fairq.model.fairness import NOTHING, Share, noisy_ones
-from fairq.model.history import History
+from fairq.model.history import OTHERS, History
 from fairq.model.tenants import TenantState
 from fairq.server.stats.wait_times import percentile, summarize
-from fairq.server.web.dashboard.recent import MAX_MARKS, Mark, Watched
+from fairq.server.web.dashboard.recent import MAX_MARKS, Mark, Service, Watched
 from fairq.server.web.dashboard.view import Context, View, rows_of
 from fairq.server.web.dashboard.writing import briefly
 from fairq.wire import messages as wire
@@ -58,46 +58,61 @@ def _waits(view: View, queue: str, tenant: str) -> dict[str, Any]:
     }
 
 
-def _rows(view: View, queue: str, watched: Watched) -> list[Row]:
+def _rows(view: View, queue: str, watched: Watched, service: Service) -> list[Row]:
     shares = watched.shares()
-    given = {tenant: share.delivered or 0.0 for tenant, share in shares.items()}
     states = sorted(
-        watched.tenants, key=lambda each: (-given.get(each.tenant, 0.0), -each.ready - each.leased, each.tenant)
+        watched.tenants,
+        key=lambda each: (-_given(service, each.tenant), -each.ready - each.leased, each.tenant),
     )
     noisy = noisy_ones(watched.tenants)
-    busy = [each for each in states if each.ready or each.leased or given.get(each.tenant)]
+    busy = [each for each in states if each.ready or each.leased or _given(service, each.tenant)]
     rows = []
     shown = {state.tenant: state for state in (busy or states)[:SHOWN]}
     for state in map(shown.__getitem__, watched.in_calm_order(shown)):
         waits = _waits(view, queue, state.tenant)
         share = shares.get(state.tenant, NOTHING)
-        rows.append(Row(state, share, watched.behind(state), state.tenant in noisy, waits, watched.color(state.tenant)))
+        given, due = service.get(state.tenant, (0.0, 0.0))
+        rows.append(Row(state, share, due - given, state.tenant in noisy, waits, watched.color(state.tenant)))
     return rows
+
+
+def _given(service: Service, tenant: str) -> float:
+    return service.get(tenant, (0.0, 0.0))[0]
 
 
 def _chart(watched: Watched, times_s: Sequence[float], series: Iterable[Any], marks: Iterable[Mark]) -> dict[str, Any]:
     """Make a chart; a series is a tenant's name, and the parts that it was given and was entitled to."""
     rows = [
-        {"tenant": name, "color": watched.color(name), "delivered": delivered, "entitled": entitled}
+        {"tenant": name, "color": watched.color(name) if name else None, "delivered": delivered, "entitled": entitled}
         for name, delivered, entitled in series
     ]
     return {"times_s": times_s, "series": rows, "marks": [asdict(mark) for mark in marks]}
 
 
-def _live_chart(watched: Watched, rows: Sequence[Row]) -> dict[str, Any]:
-    series = watched.series([row.state.tenant for row in rows[:CHARTED]])
+def _live_chart(watched: Watched, rows: Sequence[Row], service: Service) -> dict[str, Any]:
+    """Return the shares of the shown tenants with the most service, and of all others as one."""
+    most = {row.state.tenant for row in sorted(rows, key=lambda row: -_given(service, row.state.tenant))[:CHARTED]}
+    series = watched.series([row.state.tenant for row in rows if row.state.tenant in most])
     return _chart(watched, watched.times_s(), ((name, *parts) for name, parts in series.items()), watched.marks)
 
 
 async def _past_chart(view: View, queue: str, period: str, watched: Watched) -> dict[str, Any]:
-    """Return the shares of the tenants with the most service, from the history; weights' changes from the audit."""
+    """Return the same from the history; weights' changes are from the audit."""
     past = rows_of(History, [await view.ask(wire.History(0, queue, period))])[0]
-    named = [each for each in past.tenants if each.tenant][:CHARTED]
     begin_ms = past.times_ms[0] if past.times_ms else past.now_ms
     changes = await view.ask(wire.Audit(0, verb="set_weight", queue=queue, since_ms=begin_ms))
     marks = [_mark(change) for change in rows_of(Change, changes["changes"]) if change.outcome == "ok"]
-    series = ((each.tenant, each.delivered, each.entitled) for each in named)
+    named, rest = past.tenants[:CHARTED], past.tenants[CHARTED:]
+    series = [(each.tenant, each.delivered, each.entitled) for each in named]
+    if rest:
+        series.append((OTHERS, _added(each.delivered for each in rest), _added(each.entitled for each in rest)))
     return _chart(watched, [at / 1000 for at in past.times_ms], series, marks[:MAX_MARKS])
+
+
+def _added(series: Iterable[Sequence[float | None]]) -> list[float | None]:
+    """Add parts up, interval by interval."""
+    columns = ([part for part in column if part is not None] for column in zip(*series, strict=True))
+    return [sum(column) if column else None for column in columns]
 
 
 def _mark(change: Change) -> Mark:
@@ -113,9 +128,10 @@ async def fairness(view: View) -> Context:
     if row is None:
         return context
     watched = await view.site.recent.look(row["queue"])
-    rows = _rows(view, row["queue"], watched)
+    service = watched.service()
+    rows = _rows(view, row["queue"], watched, service)
     if period == "live":
-        chart = _live_chart(watched, rows)
+        chart = _live_chart(watched, rows, service)
     else:
         chart = await _past_chart(view, row["queue"], period, watched)
     return context | {"queue": row["queue"], "rows": rows, "chart": chart, "total": watched.total}

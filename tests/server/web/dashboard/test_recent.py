@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from fairq.model.history import Row, Slot
+from fairq.model.history import OTHERS, Row, Slot
 from fairq.model.tenants import TenantState
 from fairq.server.web.dashboard import recent as module
-from fairq.server.web.dashboard.recent import Sample, Watched
+from fairq.server.web.dashboard.recent import Interval, Watched
 from fairq.store.overview import find_tenants, some_tenants
 from fairq.store.queue_calls import HistoryPage
 from tests.server.harness import raw
@@ -17,22 +17,29 @@ from tests.server.harness import raw
 from .harness import Site, visited
 
 GAINS = some.dictionaries(some.sampled_from("abcd"), some.tuples(some.integers(0, 9), some.integers(0, 9)), min_size=1)
+FLAGS = False, False, False, False, False
+
+
+def watched_of(*totals: dict[str, tuple[float, float]], many: int = 0, past: list[Interval] | None = None) -> Watched:
+    """What is known after samples of these accounts, one each second, of a queue with so many more tenants."""
+    watched = Watched(looked_at=0.0, past=past or [])
+    for at, total in enumerate(totals):
+        states = [TenantState(name, 1.0, 0, 0, 0, 0, 0, 9, *account, *FLAGS, 0) for name, account in total.items()]
+        watched.sample(1_003.0 + at, states, len(states) + many)
+    return watched
 
 
 @settings(max_examples=40)
 @given(some.lists(GAINS, min_size=2, max_size=30))
 def test_shares_are_parts_of_what_was_gained_in_the_last_seconds(gains: list[dict[str, tuple[int, int]]]) -> None:
-    watched = Watched(looked_at=0.0)
-    total = {name: (0, 0) for name in "abcd"}
-    for at, gained in enumerate(gains):
-        total = {
-            name: (a + gained.get(name, (0, 0))[0], b + gained.get(name, (0, 0))[1]) for name, (a, b) in total.items()
-        }
-        watched.samples.append(Sample(at, total))
-    counted = gains[max(1, len(gains) - module._WINDOW) :]
+    totals = [dict.fromkeys("abcd", (0.0, 0.0))]
+    for gained in gains:
+        more = {name: gained.get(name, (0, 0)) for name in "abcd"}
+        totals.append({name: (a + more[name][0], b + more[name][1]) for name, (a, b) in totals[-1].items()})
+    counted = gains[-module._WINDOW :]
     sums = {name: [sum(gained.get(name, (0, 0))[n] for gained in counted) for n in (0, 1)] for name in "abcd"}
     given, is_contest = sum(got for got, _ in sums.values()), sum(due > 0 for _, due in sums.values()) > 1
-    for name, (delivered, entitled) in watched.shares().items():
+    for name, (delivered, entitled) in watched_of(*totals).shares().items():
         assert delivered == (sums[name][0] / given if given else None)
         assert entitled == (sums[name][1] / given if given and is_contest else None)
 
@@ -41,9 +48,8 @@ def test_rows_stay_where_they_are_until_a_share_is_clearly_larger() -> None:
     watched = Watched(looked_at=0.0)
 
     def order(**given: int) -> str:
-        watched.samples.clear()
-        watched.samples.append(Sample(0, dict.fromkeys(given, (0, 0))))
-        watched.samples.append(Sample(1, {name: (many, many) for name, many in given.items()}))
+        watched.seconds.clear()
+        watched.seconds.append(Interval(1, {name: (many, many) for name, many in given.items()}))
         return "".join(watched.in_calm_order(given))
 
     assert order(a=34, b=33, c=33) == "abc"
@@ -57,13 +63,26 @@ def test_rows_stay_where_they_are_until_a_share_is_clearly_larger() -> None:
 def test_the_chart_begins_with_what_was_before_anybody_looked() -> None:
     rows = [Row("ada", 0, 1, 1, 0, 3_000.0, 1_000.0, {}), Row("bob", 0, 1, 1, 0, 1_000.0, 3_000.0, {})]
     slots = [Slot(number, 0, 0, 0, 0, 0, 0, rows) for number in (80, 91, 98, 100)]
-    watched = Watched(looked_at=0.0, past=module.past_of(HistoryPage(1_003_000, 1000.0, slots), 1_003.0))
-    watched.samples.append(Sample(1_003.0, {"ada": (50.0, 50.0)}))
-    assert watched.times_s() == [920, 990]  # not what is too old, nor what is not over
-    assert watched.series(["ada"]) == {"ada": ([0.75, 0.75], [0.25, 0.25])}
-    flags = False, False, False, False, False
-    ada = TenantState("ada", 1.0, 0, 0, 0, 0, 0, 9, 51.0, 52.0, *flags, 0)
-    assert watched.behind(ada) == -3.0
+    past = module.past_of(HistoryPage(1_003_000, 1000.0, slots), 1_003.0)
+    watched = watched_of({"ada": (50.0, 50.0)}, {"ada": (51.0, 52.0)}, past=past)
+    assert watched.times_s() == [920, 990, 1_004]  # not what is too old, nor what is not over
+    assert watched.series(["ada"])["ada"] == ([0.75, 0.75, 1.0], [0.25, 0.25, None])
+    assert watched.service()["ada"] == (7.0, 4.0)
+
+
+def test_a_flood_that_has_drained_is_told_and_the_parts_of_each_moment_are_the_whole() -> None:
+    accounts = [{"ada": (at, at)} for at in (1.0, 2.0)]  # then a tenant comes that nobody knew, and is gone soon
+    accounts += [{"ada": (2.0 + at, 2.0), "flood": (99.0, 99.0)} for at in range(30)]
+    watched = watched_of(*accounts)
+    assert watched.service() == {"ada": (30.0, 1.0), "flood": (99.0, 99.0)}
+    for named in (["ada"], ["ada", "flood"], ["flood"], []):
+        told = watched.series(named)
+        assert list(told) == [*named, *([OTHERS] if len(named) < 2 else [])]
+        assert {
+            sum(part or 0.0 for part in column) for column in zip(*(of[0] for of in told.values()), strict=True)
+        } == {1.0}
+    assert watched.series(["flood"])["flood"][0][1] == 0.99, "in the second in which it came"
+    assert watched_of(*accounts[:3], many=1).service()["flood"] == (0.0, 0.0), "it may have come long before"
 
 
 async def test_colors_stay_a_tenants_own_after_nobody_looked(site: Site) -> None:

@@ -135,10 +135,10 @@
     }
     chart?.destroy();
     shown = names;
-    const lines = told.series.flatMap((each) => [
-      { label: each.tenant || "others", stroke: css(`--c${each.color}`), width: 2, points: { show: false } },
-      { label: `${each.tenant} entitled`, stroke: css(`--c${each.color}`), width: 1.25, dash: [5, 4], points: { show: false } },
-    ]);
+    const lines = told.series.flatMap(({ tenant, color }) => {
+      const line = { label: tenant || "others", stroke: css(tenant ? `--c${color}` : "--muted"), points: { show: false } };
+      return [{ ...line, width: 2 }, { ...line, width: 1.25, dash: [5, 4] }];
+    });
     const axis = { stroke: css("--muted"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
     chart = new uPlot(
       {
