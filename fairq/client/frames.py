@@ -2,7 +2,7 @@
 
 A traceback names frames, and a frame often has the exception that names it, or one that led to it: the worker's own
 frames, those of contextlib, of asyncio's and anyio's task groups, and handlers' do. Such a circle waits for Python's
-collector, with all that the handler had. So whoever takes an exception out of a handler lets its frames go.
+collector, with all that the handler had. What takes an exception out of a handler lets its frames go.
 """
 
 from __future__ import annotations
