@@ -26,15 +26,15 @@ async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
         close_now(transport.socket, transport.reader)
 
 
-async def connect(target: Target, token: str) -> Transport:
-    """Connect to a server.
+async def connect(target: Target, token: str, turn: int = 0) -> Transport:
+    """Connect to a server, in each turn to another of its addresses first.
 
     Raises: Unauthorized or Forbidden if it refuses us; Unavailable if it cannot be reached, or breaks the protocol.
     """
     runtime = current_runtime()
     dialing = Dialing(target, token, [], runtime.current_time() + HANDSHAKE_S)
     try:
-        channel = await _open(dialing, runtime)
+        channel = await _open(dialing, runtime, turn)
     except BaseException:
         dialing.abandon()
         raise
@@ -43,13 +43,13 @@ async def connect(target: Target, token: str) -> Transport:
     return Transport(runtime, dialing.socket, reader, channel, target.url, unsent=dialing.unsent)
 
 
-async def _open(dialing: Dialing, runtime: Runtime) -> Channel:
+async def _open(dialing: Dialing, runtime: Runtime, turn: int) -> Channel:
     """Look up the server's addresses, and take all steps."""
     target = dialing.target
     try:
         with anyio.CancelScope(deadline=dialing.ends_at):
             found = await anyio.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-            dialing.addresses = addresses_in(found)
+            dialing.addresses = addresses_in(found, turn)
     except OSError as error:
         raise target.unreachable(error) from None
     while (channel := dialing.open(runtime.current_time())) is None:
@@ -82,7 +82,7 @@ class Race:
             async with anyio.create_task_group() as group:
                 while self._first is None and self._error is None and (not self._begun or self._ended < self._begun):
                     self._begun += 1
-                    group.start_soon(self._try, self.servers.next())
+                    group.start_soon(self._try, self.servers.next(), self.servers.turn)
                     with anyio.move_on_after(self.servers.pause_s(self._begun)):
                         await self._is_over.wait()
                 group.cancel_scope.cancel()
@@ -94,9 +94,9 @@ class Race:
             raise self._error
         return self._first
 
-    async def _try(self, target: Target) -> None:
+    async def _try(self, target: Target, turn: int) -> None:
         try:
-            transport = await connect(target, self.token)
+            transport = await connect(target, self.token, turn)
         except (Unauthorized, Forbidden) as error:
             self._error = error
         except FairqError as error:

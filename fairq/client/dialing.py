@@ -1,9 +1,9 @@
 """The way to an open channel in steps that never wait, so that every runtime shares it.
 
 A server that takes a connection may be frozen all the same. So a client begins to connect to the next address beside,
-and the first connection that is open is the one. The others are closed. An address may lead to several servers or
-processes: it is tried again too. A server that is only busy may take all of HANDSHAKE_S, so in each round of the
-addresses the pauses are twice as long.
+and the first connection that is open is the one. The others are closed. A name may have an address for each of several
+servers: each turn begins with another one. An address may lead to several servers or processes: it is tried again too.
+A server that is only busy may take all of HANDSHAKE_S, so in each round of the URLs the pauses are twice as long.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Servers:
 
     targets: Sequence[Target]
     _next: int = field(default=0, init=False)
+    _tried: int = field(default=0, init=False)
 
     @property
     def names(self) -> str:
@@ -48,8 +49,14 @@ class Servers:
     def next(self) -> Target:
         """Return the one to try next."""
         target = self.targets[self._next]
+        self._tried += 1
         self.reached(target)
         return target
+
+    @property
+    def turn(self) -> int:
+        """How often each was tried before the last of `next`."""
+        return (self._tried - 1) // len(self.targets)
 
     def reached(self, target: Target) -> None:
         """Note which one is used: the one behind it is the next."""
@@ -60,9 +67,11 @@ class Servers:
         return BESIDE_S * 2.0 ** ((begun - 1) // len(self.targets))
 
 
-def addresses_in(found: Iterable[tuple[int, int, int, str, tuple[Any, ...]]]) -> list[Address]:
-    """Return the addresses of a server, as its look-up found them."""
-    return [(family, protocol, address) for family, _, protocol, _, address in found]
+def addresses_in(found: Iterable[tuple[int, int, int, str, tuple[Any, ...]]], turn: int) -> list[Address]:
+    """Return the addresses that a look-up found, in each turn from another one on."""
+    addresses = [(family, protocol, address) for family, _, protocol, _, address in found]
+    start = turn % len(addresses)
+    return addresses[start:] + addresses[:start]
 
 
 @define(eq=False)

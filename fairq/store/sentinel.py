@@ -4,6 +4,7 @@
   the answer with the newest configuration (the highest epoch) counts, when most have answered, or after _ANSWER_S.
 - A server asks again every LOOK_S, and leaves a node that is no longer named. A primary that only its sentinels and
   replicas cannot reach still takes writes, and loses them when it comes back as a replica.
+- It does not go back for an older configuration, unless most sentinels name that: they were set up anew.
 - While no sentinel answers, a server stays with the primary that it has.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
 
 import structlog
 import trio
@@ -27,12 +29,20 @@ LOOK_S = 1.0
 _ANSWER_S = 1.0
 
 
-async def locate(address: Address) -> Address:
-    """Return the address of the primary that the sentinels of an address name.
+class Primary(NamedTuple):
+    """What a sentinel says; the newest is the greatest."""
+
+    epoch: int
+    host: str
+    port: int
+
+
+async def locate(address: Address, known: Primary | None = None) -> Primary:
+    """Return the primary that the sentinels of an address name; `known`: what they said before.
 
     Raises: StoreRefused if those that answer know none of this name, Unavailable if none answers.
     """
-    answers: list[tuple[int, str, int]] = []
+    answers: list[Primary] = []
     troubles: list[FairqError] = []
 
     async def ask(sentinel: Address, nursery: trio.Nursery) -> None:
@@ -45,9 +55,12 @@ async def locate(address: Address) -> Address:
             troubles.append(Unavailable(f"{sentinel.shown}: {cause_of(error)}"))
             return
         told = dict(zip(reply[::2], reply[1::2], strict=True))
-        answers.append((int(told[b"config-epoch"]), told[b"ip"].decode(), int(told[b"port"])))
-        if 2 * len(answers) > len(address.sentinels):
+        answers.append(Primary(int(told[b"config-epoch"]), told[b"ip"].decode(), int(told[b"port"])))
+        if are_most():
             nursery.cancel_scope.cancel()
+
+    def are_most() -> bool:
+        return 2 * len(answers) > len(address.sentinels)
 
     with trio.move_on_after(_ANSWER_S):
         async with trio.open_nursery() as nursery:
@@ -55,8 +68,12 @@ async def locate(address: Address) -> Address:
                 nursery.start_soon(ask, sentinel, nursery)
     if not answers:
         raise troubles[0] if troubles else Unavailable(f"no sentinel of {address.shown} answers")
-    _, host, port = max(answers)
-    return evolve(node_address(address, host, port), database=address.database)
+    return max(answers) if known is None or are_most() else max(*answers, known)
+
+
+def address_of(primary: Primary, address: Address) -> Address:
+    """Return the primary's own address, with the login and database of the one that names its sentinels."""
+    return evolve(node_address(address, primary.host, primary.port), database=address.database)
 
 
 @asynccontextmanager
@@ -68,16 +85,19 @@ async def following(address: Address) -> AsyncIterator[Address]:
     if not address.sentinels:
         yield address
         return
-    primary = await locate(address)
+    known = await locate(address)
+    primary = address_of(known, address)
 
     async def leave_when_moved() -> None:
+        latest = known
         while True:
             await trio.sleep(LOOK_S)
             with suppress(FairqError):
-                if (other := await locate(address)) != primary:
-                    log.warning("the primary has moved", store=address.shown, primary=other.shown, was=primary.shown)
-                    scope.cancel()
-                    return
+                latest = await locate(address, latest)
+            if (other := address_of(latest, address)) != primary:
+                log.warning("the primary has moved", store=address.shown, primary=other.shown, was=primary.shown)
+                scope.cancel()
+                return
 
     with trio.CancelScope() as scope:
         async with background(leave_when_moved):

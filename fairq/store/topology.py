@@ -18,7 +18,7 @@ from redis.cluster import parse_cluster_slots
 from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.store.address import Address, node_address, parse_seeds
 from fairq.store.dial import BROKEN, ask, cause_of, connect
-from fairq.store.sentinel import locate
+from fairq.store.sentinel import address_of, locate
 
 log = structlog.get_logger("fairq.store")
 
@@ -95,7 +95,7 @@ async def read_topology(url: str) -> Topology:
     trouble: FairqError = Unavailable("no answer")
     seeds = parse_seeds(url)
     if seeds[0].sentinels:
-        return Topology([await locate(seeds[0])])
+        return Topology([address_of(await locate(seeds[0]), seeds[0])])
     for seed in seeds:
         try:
             with trio.fail_after(_ANSWER_S):

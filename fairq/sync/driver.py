@@ -301,7 +301,7 @@ class Driver:
     def _dial(self, target: Target) -> None:
         """Begin to connect."""
         try:
-            addresses = resolve(target)
+            addresses = resolve(target, self._attempts.servers.turn)
         except FairqError as error:
             self._change(partial(self._attempts.miss, error))
         else:

@@ -19,10 +19,10 @@ from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
 
 
-def resolve(target: Target) -> list[Address]:
+def resolve(target: Target, turn: int) -> list[Address]:
     """Look up the addresses of a server; how long that takes is the system's. Raises: Unavailable."""
     try:
-        return addresses_in(socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM))
+        return addresses_in(socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM), turn)
     except OSError as error:
         raise target.unreachable(error) from None
 

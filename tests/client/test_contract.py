@@ -6,6 +6,7 @@ import errno
 import socket
 import ssl
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -200,7 +201,7 @@ async def test_no_server_is_unavailable_and_a_bad_token_unauthorized(api: Api, s
             await client.enqueue("emails", 1)
 
 
-@pytest.mark.parametrize("first", ["dead", "silent", "unusable"])
+@pytest.mark.parametrize("first", ["dead", "silent", "unusable", "frozen"])
 @on_all
 async def test_the_next_address_is_tried_when_the_first_leads_nowhere(
     api: Api, service: Service, monkeypatch: pytest.MonkeyPatch, first: str
@@ -216,11 +217,13 @@ async def test_the_next_address_is_tried_when_the_first_leads_nowhere(
         found = [(9_999 if first == "unusable" else socket.AF_INET, host), (socket.AF_INET, "127.0.0.1")]
         return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (name, port)) for family, name in found]
 
-    monkeypatch.setattr("fairq.client.dialing.ADDRESS_S", 0.05)
-    monkeypatch.setattr("socket.socket", Socket)
-    monkeypatch.setattr("socket.getaddrinfo", find)
-    async with api.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
-        await client.enqueue("emails", 1, timeout=5)
+    with socket.create_server((host, port)) if first == "frozen" else nullcontext():
+        monkeypatch.setattr("fairq.client.dialing.ADDRESS_S", 0.05)
+        monkeypatch.setattr("fairq.client.dialing.BESIDE_S", 0.1)
+        monkeypatch.setattr("socket.socket", Socket)
+        monkeypatch.setattr("socket.getaddrinfo", find)
+        async with api.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
+            await client.enqueue("emails", 1, timeout=5)
 
 
 @on_all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import trio
@@ -11,7 +12,7 @@ from fairq.errors import SettingsError
 from fairq.store import sentinel as module
 from fairq.store.address import parse_seeds
 from fairq.store.opening import open_store
-from fairq.store.sentinel import locate
+from fairq.store.sentinel import Primary, locate
 from fairq.store.topology import read_topology
 from tests import stores
 from tests.sentinels import NAME, StartSentinel, start_sentinel, url_of
@@ -38,6 +39,19 @@ async def test_the_newest_configuration_names_the_primary(start_sentinel: StartS
         with case([each.port for each in asked]), trio.fail_after(30):
             found = await locate(parse_seeds(url_of(asked))[0])
             assert found.port == primary
+
+
+async def test_only_most_of_the_sentinels_lead_back_to_an_older_configuration(start_sentinel: StartSentinel) -> None:
+    old, new = stores.free_port(), stores.free_port()
+    cut_off, silent, other = start_sentinel(old, epoch=1), start_sentinel(new, epoch=2), start_sentinel(new, epoch=2)
+    address = parse_seeds(url_of([cut_off, silent, other]))[0]
+    with trio.fail_after(30):
+        known = await locate(address)
+        silent.stop()
+        other.stop()
+        assert (await locate(address)).port == old
+        assert await locate(address, known) == known
+        assert (await locate(parse_seeds(url_of([cut_off]))[0], known)).port == old
 
 
 async def test_a_server_follows_a_primary_that_has_moved_though_the_old_one_still_answers(
@@ -72,10 +86,10 @@ async def test_while_no_sentinel_answers_a_server_stays_with_its_primary(
 ) -> None:
     looks = 0
 
-    async def look(address: object) -> object:
+    async def look(*args: Any) -> Primary:
         nonlocal looks
         looks += 1
-        return await locate(address)  # type: ignore[arg-type]
+        return await locate(*args)
 
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     monkeypatch.setattr(module, "locate", look)
