@@ -216,12 +216,7 @@ def _unpack(runs: Sequence[_Run], packed: bytes) -> tuple[dict[str, Any], int]:
 
 def formats() -> dict[str, Format]:
     """Return the formats of packed records, by name."""
-    return parse_formats(_text())
-
-
-def parse_formats(text: str) -> dict[str, Format]:
-    """Read the formats that a text has, by name."""
-    return {name: _format(name, fields) for name, fields in _FORMAT.findall(text)}
+    return {name: _format(name, fields) for name, fields in _FORMAT.findall(_text())}
 
 
 def _format(name: str, text: str) -> Format:
