@@ -108,7 +108,11 @@ class Patience:
                 return
             if anyio.current_time() >= self._due_at:
                 slow = self._slow_trio if self.runtime.name == "trio" else self._slow_asyncio
-                self._due_at = anyio.current_time() + slow()
+                try:
+                    pause_s = slow()
+                except AttributeError:  # of a later anyio or trio: there it stays as fast as it is
+                    pause_s = inf
+                self._due_at = anyio.current_time() + pause_s
 
     def _slow_asyncio(self) -> float:
         for scope in (self.scope, *self._limits):
