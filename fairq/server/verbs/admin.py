@@ -12,7 +12,7 @@ from fairq.model.tasks import TaskState, leased_at_ms
 from fairq.model.tenants import TenantPage
 from fairq.model.versions import settings_version
 from fairq.model.workers import HeldTask, LeaseKey
-from fairq.server.app import App
+from fairq.server.app import MAX_SILENT, App
 from fairq.server.net.connection import Connection
 from fairq.server.net.server_slots import Offer
 from fairq.server.net.worker_registry import HeldAt
@@ -30,7 +30,7 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
     """List all queues, or one, also those with workers that never had a task."""
     rows = []
     made = await app.store.registry.read()
-    offers = app.queues.offers()
+    offers, silent = app.queues.offers(), app.silent_workers()
     named = offers.keys() | made.keys()
     if request.queue is not None:
         named &= {request.queue}
@@ -44,6 +44,7 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
         counts |= {"slots": slots, "kept": kept, "idle": idle}
         offer = offers.get(queue, Offer())
         counts |= {"workers": offer.workers, "shared": offer.shared, "shared_by": len(offer.shared_by)}
+        counts["silent"] = [asdict(each) for each in silent.get(queue, ())][:MAX_SILENT]
         rows.append({**asdict(state), **counts})
     waiting = [row["queue"] for row in rows if row["ready"] or row["pending"] or row["delayed"]]
     takers = {queue: "some" for queue in waiting if app.queues.is_taken_here(queue)}
