@@ -90,11 +90,12 @@ def _say_cause(cause: Cause, why: Why) -> str:
             )
             return f"{at_least}{many} of {whose} come{'s' * (why.ahead == 1)} before it{turns}"
         case "backlog":
-            return f"its tenant's own tasks use all {why.slots:g} slots"
+            return f"its tenant's own tasks use all {round(why.slots, 1):g} slots"
         case "reserve":
             return f"{why.kept} of {why.kept_of} slots are kept for tenants with nothing running"
         case "share":
-            return f"other tenants' tasks use the slots; its tenant's share is {why.share:.1%} of {why.slots:g}"
+            of = f"{why.share:.1%} of {round(why.slots, 1):g}"
+            return f"other tenants' tasks use the slots; its tenant's share is {of}"
 
 
 def _moment(at_ms: int, now_ms: int) -> str:

@@ -7,7 +7,7 @@ from attrs import asdict, evolve
 
 from fairq.errors import NotFound
 from fairq.model.attempts import AttemptFilter
-from fairq.model.queues import kept_slots
+from fairq.model.queues import QueueState, kept_slots
 from fairq.model.tasks import TaskState, leased_at_ms
 from fairq.model.tenants import TenantPage
 from fairq.model.versions import settings_version
@@ -28,7 +28,7 @@ _REPAIR_S = 1.0  # how long one request repairs
 
 async def queues(app: App, connection: Connection, request: wire.Queues) -> Body:
     """List all queues, or one, also those with workers that never had a task."""
-    rows = []
+    rows, states = [], dict[str, QueueState]()
     made = await app.store.registry.read()
     offers, silent = app.queues.offers(), app.silent_workers()
     named = offers.keys() | made.keys()
@@ -37,12 +37,15 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
     for queue in sorted(named):
         if connection.identity.queues is not None and queue not in connection.identity.queues:
             continue
-        state = evolve(await app.store.queue(queue), **(made[queue]._asdict() if queue in made else {}))
-        slots = app.queues.count_slots(queue)
-        kept, idle = kept_slots(slots, state.settings.reserve), max(0, slots - state.leased)
-        counts: Body = {"version": settings_version(state.settings)}
-        counts |= {"slots": slots, "kept": kept, "idle": idle}
         offer = offers.get(queue, Offer())
+        having = {queue, *offer.shared_by}  # the slots
+        for each in having - states.keys():
+            states[each] = await app.store.queue(each)
+        state = evolve(states[queue], **(made[queue]._asdict() if queue in made else {}))
+        slots = app.queues.count_slots(queue)
+        kept, idle = kept_slots(slots, state.settings.reserve), slots - sum(states[each].leased for each in having)
+        counts: Body = {"version": settings_version(state.settings)}
+        counts |= {"slots": slots, "kept": kept, "idle": max(0, idle)}
         counts |= {"workers": offer.workers, "shared": offer.shared, "shared_by": len(offer.shared_by)}
         counts["silent"] = [asdict(each) for each in silent.get(queue, ())][:MAX_SILENT]
         rows.append({**asdict(state), **counts})
