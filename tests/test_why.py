@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import get_args
 
+import pytest
 from attrs import evolve, fields
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairq.model.waiting import CLOSED, PAUSED, RATE_LIMITED, Cause, Facts, Waiting, explain
+from fairq.model.waiting import CLOSED, PAUSED, RATE_LIMITED, Cause, Facts, Waiting, Why, explain
+from fairq.model.why_text import say_why
+from fairq.model.workers import SilentWorker
 
 NOW = 1_700_000_000_000
 COUNTS = st.integers(0, 1000).map(float)
@@ -74,3 +77,18 @@ def test_each_cause_is_named_and_none_that_has_ended_remains(task: Waiting, slot
     assert found.causes == ([] if slots else ["no_worker"])
     paused = evolve(free, blocked=float(PAUSED))
     assert explain("t", evolve(task, state="ready", facts=paused), slots).causes[0] == "tenant_paused"
+
+
+SAID = [
+    (SilentWorker("imp-2", 24_000, 3, 0), "imp-2 silent for 24 s, holds 3 tasks"),
+    (SilentWorker("imp-2", 63_000, 1, 2), "imp-2 silent for 1 min 3 s, holds 1 task, lost 2 tasks"),
+    (SilentWorker("imp-2", 63_000, 0, 3), "imp-2 silent for 1 min 3 s, lost 3 tasks"),
+    (SilentWorker("imp-2", 30_000, 0, 0), "imp-2 silent for 30 s, holds 0 tasks"),
+]
+
+
+@pytest.mark.parametrize(("silent", "said"), SAID)
+def test_a_silent_worker_is_told_beside_the_state_and_the_causes(silent: SilentWorker, said: str) -> None:
+    assert list(say_why(Why("ada/a", "leased", 0, silent=[silent])))[1:] == [said]
+    waits = list(say_why(Why("ada/a", "ready", 0, causes=["no_worker"], silent=[silent])))
+    assert waits[1:3] == ["- all workers of the queue are silent", said]

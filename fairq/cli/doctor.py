@@ -15,6 +15,7 @@ from fairq.cli.options import Json, Server, connected
 from fairq.cli.output import configure_logging, print_json, printable
 from fairq.cli.stores import StoreChoice, chosen
 from fairq.errors import FairqError, SettingsError
+from fairq.model.why_text import say_silence
 from fairq.store.durability import Finding
 
 _ADMIN_URL = "http://127.0.0.1:7702"
@@ -125,7 +126,9 @@ async def _ask_server(server: Server) -> list[Finding]:
     except FairqError as error:
         return [Finding("warning", "server", error.message, "check --url and --token, and that a server runs")]
     waiting = [row.queue for row in queues if row.ready and row.takers == "none" and not row.is_paused]
+    silent = {say_silence(each): None for row in queues for each in row.silent}
+    found = [Finding("warning", "workers", each, "see its log: is its event loop blocked?") for each in silent]
     if waiting:
         told = f"tasks wait and no worker is attached: {', '.join(waiting[:10])}"
-        return [Finding("warning", "workers", told, "start workers: fairq worker module:app")]
-    return [Finding("ok", "workers", f"{len(queues)} queues, none waits without a worker")]
+        return [*found, Finding("warning", "workers", told, "start workers: fairq worker module:app")]
+    return found or [Finding("ok", "workers", f"{len(queues)} queues, none waits without a worker")]

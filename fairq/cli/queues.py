@@ -21,6 +21,7 @@ from fairq.errors import BadRequest, NotFound
 from fairq.model.checks import MAX_WEIGHT, MIN_WEIGHT
 from fairq.model.queues import SETTING_RANGES, SETTINGS, SHARES, QueueSettings, longest_retries_ms
 from fairq.model.texts import say_slots, say_span
+from fairq.model.why_text import say_silence
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -65,13 +66,15 @@ def list_(*, watch: Watch = False, json: Json = False, server: Server | None = N
 async def _picture(client: OperatorClient, lines: int) -> RenderableType:
     from rich.console import Group
 
-    rows = [asdict(row) for row in await client.queues()]
+    found = await client.queues()
+    rows = [asdict(row) for row in found]
     flat = [{**row, **row["settings"], "takers": _TAKERS[row["takers"]], "slots": say_slots(row)} for row in rows]
     empty = "there are no queues yet; the first enqueue makes one"
     table = make_table("queues", _COLUMNS, flat, empty=empty, rare=_RARE, lines=lines)
     untaken = [row["queue"] for row in rows if row["takers"] == "none"]
     told = f"nobody takes these: tasks wait, and no worker is attached: {', '.join(untaken)}"
-    return Group(table, *([told] if untaken else []))
+    silent = [f"{row.queue}: {say_silence(each)}" for row in found for each in row.silent]
+    return Group(table, *([told] if untaken else []), *silent)
 
 
 @queues.command

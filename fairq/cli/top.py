@@ -13,6 +13,7 @@ from fairq.cli.output import fit_columns, make_console, make_table, print_json
 from fairq.cli.watch import watch
 from fairq.errors import NotFound
 from fairq.model.texts import say_ms, say_slots
+from fairq.model.why_text import say_silence
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -145,7 +146,8 @@ def _queue_row(row: QueueRow, history: History) -> dict[str, Any]:
         "shared": row.shared, "shared_by": row.shared_by, **rates,
         "p50_ms": sorted(p50)[len(p50) // 2] if p50 else None, "p99_ms": max(p99, default=None), "dead": row.dead,
         "notes": ", ".join(filter(None, [_notes(row, ("paused", "closed", "repairing")),
-                                         "no workers" if row.takers == "none" else ""])),
+                                         "no workers" if row.takers == "none" else "",
+                                         *map(say_silence, row.silent)])),
     }  # fmt: skip
 
 

@@ -8,11 +8,12 @@ from cyclopts import App
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import columns_of, print_json, print_rows
 from fairq.errors import NotFound
+from fairq.model.why_text import say_silent
 from fairq.model.workers import WorkerState
 
 workers = App(name="workers", help="List attached workers, show their tasks, and drain them by name.")
 
-_COLUMNS = columns_of("worker", "queues", "credit", "held", "server", "attached_at_ms", "is_draining")
+_COLUMNS = columns_of("worker", "queues", "credit", "held", "server", "attached_at_ms", "is_draining", "silent")
 _TASKS = columns_of("id", "queue", "tenant", "attempt", "leased_at_ms", "server", id="task")
 
 
@@ -27,7 +28,12 @@ def list_(*, json: Json = False, server: Server | None = None) -> None:
 
 
 def _print_workers(found: list[WorkerState], *, json: bool = False) -> None:
-    print_rows("workers", _COLUMNS, [asdict(each) for each in found], empty="no worker is attached", json=json)
+    rows = [asdict(each) for each in found]
+    if not json:
+        rows = [
+            {**row, "silent": say_silent(each) if each.silent_ms else ""} for row, each in zip(rows, found, strict=True)
+        ]
+    print_rows("workers", _COLUMNS, rows, empty="no worker is attached", json=json, rare=("silent",))
 
 
 @workers.command

@@ -8,6 +8,7 @@ from attrs import field, frozen
 
 from fairq.model.limits import Limits
 from fairq.model.queues import QueueState
+from fairq.model.workers import SilentWorker
 
 Takers = Literal["", "some", "none", "unknown"]
 
@@ -18,7 +19,7 @@ class QueueRow(QueueState):
 
     `workers`: attached to any server. `slots`: theirs; of these `kept` for tenants that have nothing running, and
     `idle`; `shared`: those of workers with several queues, which are `shared_by` so many queues. `takers`: whether
-    workers of any server take its tasks; empty: none waits.
+    workers of any server take its tasks; empty: none waits. `silent`: workers that are silent, at most ten.
     """
 
     workers: int
@@ -27,6 +28,7 @@ class QueueRow(QueueState):
     idle: int
     shared: int = 0
     shared_by: int = 0
+    silent: list[SilentWorker] = field(factory=list)
     takers: Takers = ""
     version: str = ""  # of its settings
 

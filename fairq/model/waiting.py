@@ -24,6 +24,8 @@ from typing import Literal, NamedTuple, get_args
 
 from attrs import field, frozen
 
+from fairq.model.workers import SilentWorker
+
 Cause = Literal[
     "queue_repairing", "queue_paused", "tenant_paused", "queue_closed", "tenant_closed", "start", "retry", "no_worker",
     "rate", "max_running", "batch_max_running", "backlog", "reserve", "share",
@@ -164,6 +166,7 @@ class Why:
     of `kept_of` in all, that are kept for tenants with nothing running, where all others are in use. `served`: queues
     that workers take tasks of, where none takes this one's. `lost_leases`: how often its worker's process died;
     `max_lost_leases`: how often it may, before the task is dead (0: no limit). `was_lost`: its last lease was lost.
+    `silent`: workers of the queue from which nothing comes, at most ten; of a leased task, the one that holds it.
     """
 
     id: str
@@ -188,6 +191,7 @@ class Why:
     max_lost_leases: int = 0
     was_lost: bool = False
     served: list[str] = field(factory=list)
+    silent: list[SilentWorker] = field(factory=list)
 
 
 def explain(id: str, task: Waiting, slots: float) -> Why:

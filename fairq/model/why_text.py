@@ -6,22 +6,41 @@ from collections.abc import Iterator
 
 from fairq.model.texts import moment_of, say_span
 from fairq.model.waiting import Cause, Why
+from fairq.model.workers import SilentWorker, WorkerState
 
 
 def say_why(why: Why) -> Iterator[str]:
     """Yield the lines to print: the task's state, its causes, its start."""
     if why.state not in ("ready", "pending", "delayed"):
         yield f"{why.id} is {why.state}: it does not wait."
+        yield from map(say_silence, why.silent)
         return
     yield f"{why.id} is {why.state}" + (", and waits:" if why.causes else ", and about to start.")
     for cause in why.causes:
         yield f"- {_say_cause(cause, why)}"
     if why.lost_leases:
         yield _say_lost_leases(why)
+    yield from map(say_silence, why.silent)
     if why.starts_at_ms is not None and why.causes:
         yield f"It may start {_moment(why.starts_at_ms, why.now_ms)}, if nothing changes."
     elif why.causes:
         yield "Its start cannot be estimated."
+
+
+def say_silence(silent: SilentWorker | WorkerState) -> str:
+    """Say which worker is silent, and what is known of it."""
+    return f"{silent.worker} {say_silent(silent)}"
+
+
+def say_silent(silent: SilentWorker | WorkerState) -> str:
+    """Say what is known of a silent worker."""
+    lost = f", lost {_tasks(silent.lost)}" if silent.lost else ""
+    held = f", holds {_tasks(silent.held)}" if silent.held or not lost else ""
+    return f"silent for {say_span(silent.silent_ms)}{held}{lost}"
+
+
+def _tasks(count: int) -> str:
+    return f"{count:,} task{'s' * (count != 1)}"
 
 
 def _say_lost_leases(why: Why) -> str:
@@ -53,6 +72,8 @@ def _say_cause(cause: Cause, why: Why) -> str:
             what = "its last lease was lost" if why.was_lost else "an attempt failed"
             return f"{what}, and it waits for the next attempt{until}"
         case "no_worker":
+            if why.silent:
+                return "all workers of the queue are silent"
             return "no worker is attached to the queue" + (
                 f"; those that are take tasks of {', '.join(why.served)}" if why.served else ""
             )
@@ -69,11 +90,12 @@ def _say_cause(cause: Cause, why: Why) -> str:
             )
             return f"{at_least}{many} of {whose} come{'s' * (why.ahead == 1)} before it{turns}"
         case "backlog":
-            return f"its tenant's own tasks use all {why.slots:g} slots"
+            return f"its tenant's own tasks use all {round(why.slots, 1):g} slots"
         case "reserve":
             return f"{why.kept} of {why.kept_of} slots are kept for tenants with nothing running"
         case "share":
-            return f"other tenants' tasks use the slots; its tenant's share is {why.share:.1%} of {why.slots:g}"
+            of = f"{why.share:.1%} of {round(why.slots, 1):g}"
+            return f"other tenants' tasks use the slots; its tenant's share is {of}"
 
 
 def _moment(at_ms: int, now_ms: int) -> str:

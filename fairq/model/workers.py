@@ -17,7 +17,10 @@ class LeaseKey(NamedTuple):
 
 @frozen
 class WorkerState:
-    """A worker that is attached to a server."""
+    """A worker that is attached to a server; or one whose connection has ended, since nothing came from it.
+
+    `silent_ms`: for how long nothing has come from it, if that is too long; `lost`: its leases that have run out.
+    """
 
     server: str
     worker: str
@@ -26,6 +29,18 @@ class WorkerState:
     held: int
     attached_at_ms: int
     is_draining: bool
+    silent_ms: int = 0
+    lost: int = 0
+
+
+@frozen
+class SilentWorker:
+    """A worker from which nothing has come for too long: the tasks that it holds, and those whose leases ran out."""
+
+    worker: str
+    silent_ms: int
+    held: int
+    lost: int
 
 
 @frozen

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import platform
 import secrets
+import time
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from weakref import WeakValueDictionary
@@ -20,6 +22,7 @@ from attrs import define, field
 
 from fairq.model.operating import Takers
 from fairq.model.waiting import WAIT_CAUSES, WaitCause
+from fairq.model.workers import SilentWorker
 from fairq.server.attempts import AttemptSearch
 from fairq.server.leases import GIVE_BACK_S, Leases
 from fairq.server.net.auth import Auth
@@ -42,6 +45,7 @@ from fairq.store.store import Store
 log = structlog.get_logger("fairq.server")
 
 PRODUCERS_CALLS = 500  # calls of the store at once for all producers, each for one tenant
+MAX_SILENT = 10  # workers that are named to those who ask for a queue or a task
 IDLE_TICKS = 100  # at once, for all workers that ask whether their queues are empty
 _ANSWER_S = 1.0  # after the grace, for answers that are still due
 
@@ -139,6 +143,16 @@ class App:
             is_unknown = unanswered or self.worker_registry.elsewhere.divided(queue)
             told[queue] = "some" if queue in taken else "unknown" if is_unknown else "none"
         return told
+
+    def silent_workers(self) -> dict[str, list[SilentWorker]]:
+        """Describe the workers of each queue that are silent, at any server, the longest silence in front."""
+        found: defaultdict[str, list[SilentWorker]] = defaultdict(list)
+        now_ms = time.time() * 1000
+        for _, each in sorted(self.worker_registry.silences(), key=lambda named: named[1].since_ms):
+            worker = SilentWorker(each.worker, round(now_ms - each.since_ms), each.held, each.lost)
+            for queue in each.queues:
+                found[queue].append(worker)
+        return found
 
     async def waiting_times(self, queue: str, tenant: str) -> tuple[list[dict[WaitCause, int]], int]:
         """Return what a tenant's last starts had waited for, at all servers, and how many servers did not answer."""

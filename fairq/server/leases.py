@@ -100,10 +100,13 @@ class Leases:
 
         If it broke, the worker may soon reconnect, here or at another server, and bring its leases: they are kept for a
         while, and then those that it did not bring are given back. If it timed out, the worker may still be running,
-        and its leases expire by themselves.
+        and its leases expire by themselves, on its account (net/silent_workers.py).
         """
         await self._give_line_back(connection)
         if connection.session.is_timed_out:
+            if connection.ended_silent:
+                self.ended.unpark_all()
+                return
             connection.account.drop_all()
         is_broken_worker = connection.is_broken and bool(connection.queues)
         if is_broken_worker:  # tenants may break off as often as they like: workers' leases do not wait for them

@@ -200,6 +200,7 @@ class Queues:
             self.accounts.leave(pool.queues)
         for queue in pool.queues:
             self.dispatchers[queue].left(pool)
+        connection.pool = None
 
     def credit_changed(self, connection: Connection) -> None:
         """Note that a worker has more (or less) room."""
@@ -246,7 +247,7 @@ class Queues:
     def _attached(self, queue: str) -> Iterator[Connection]:
         """Yield the workers of this server that are attached to a queue."""
         workers = self.dispatchers[queue].capacity.workers if queue in self.dispatchers else ()
-        yield from (each for each in workers if isinstance(each, Connection) and each.is_attached)
+        yield from (each for each in workers if isinstance(each, Connection) and each.takes_tasks)
 
     def last_waits(self, queue: str, tenant: str) -> list[list[int]]:
         """Return what each of a tenant's last starts at this server had waited for: ms by cause, in their order."""

@@ -11,6 +11,7 @@ CLOSE_REVOKED = 4001  # close code: the token was revoked
 CLOSE_SILENT = 4003  # close code: nothing was received for TIMEOUT_S
 CLOSE_SUPERSEDED = 4002  # close code: a newer worker has the name
 HEARTBEAT_S = 20.0  # a side that has sent nothing for so long sends a ping
+SILENT_S = 22.0  # a worker from which nothing has come for so long gets no tasks
 TIMEOUT_S = 50.0  # a side that has received nothing for so long closes
 MESSAGE_BYTES = 2 << 20  # of a message, unless a payload is long
 MAX_SERVER_MESSAGE_BYTES = 32 << 20  # of a message from a server, that clients take

@@ -91,6 +91,18 @@ async def test_slots_that_queues_share_are_not_to_be_added_up(
             await wait_until(is_told)
 
 
+async def test_a_slot_that_a_task_of_another_queue_has_is_not_idle(one: Served, two: Served, ada: Raw) -> None:
+    async with raw(two, WORKER) as worker, raw(one, WORKER) as own, raw(one, OPERATOR) as operator:
+        await worker.attach("q", "r", credit=4)
+        await own.attach("q", credit=2, name="own")
+        await ada.enqueue("r", ["a", "b", "c"])
+        await worker.pushed(3)
+        await wait_until(lambda: one.app.queues.count_slots("q") == 6)
+        for queue, idle in ("q", 3), ("r", 1):
+            (row,) = (await operator.ask("queues", queue=queue))["queues"]
+            assert (row["idle"], row["leased"]) == (idle, 3 * (queue == "r"))
+
+
 async def test_a_server_that_is_not_heard_of_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.app.worker_registry.on_announcement('{"server": "other", "slots": {"q": [5, 2.5]}}')
     assert served.app.queues.count_slots("q") == 5

@@ -56,6 +56,7 @@ class WorkerAccount:
     terms: dict[TaskKey, Terms] = field(factory=dict, init=False)
     most_begun: int = field(default=0, init=False)  # the most leases that it has ever had room to begin at once
     is_freed: bool = field(default=False, init=False)
+    lost: int = field(default=0, init=False)  # leases that have expired since its worker was heard of
     charge: Charge | None = field(default=None, init=False)
     over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
     _renewing: dict[TaskKey, int] = field(factory=dict, init=False)  # leases being renewed that have not ended since
@@ -209,6 +210,7 @@ class WorkerAccount:
         if now < self.over_at:
             return
         over = [key for key, terms in self.terms.items() if terms.over_at <= now]
+        self.lost += len(over)
         self._remove(over)  # an answer that comes late may still renew them
         self.is_freed = self.is_freed or bool(over)
         next_at = min((terms.over_at for terms in self.terms.values()), default=_NEVER)

@@ -29,7 +29,7 @@ from fairq.turns import Gate, turn_time
 from fairq.wire import messages as wire
 from fairq.wire.beside import Message
 from fairq.wire.server_session import ServerSession
-from fairq.wire.terms import MAX_PRODUCER_WAITING, MAX_WAITING, Role, State
+from fairq.wire.terms import CLOSE_SILENT, MAX_PRODUCER_WAITING, MAX_WAITING, Role, State
 
 T = TypeVar("T")
 
@@ -97,6 +97,7 @@ class Connection:
     on_freed: Callable[[Connection], None] = nothing  # leases have expired on its account
     tracks_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
     give_back_now: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are kept for it no longer
+    is_silent: bool = field(default=False, init=False)  # nothing has come from it for too long: silent_workers.py
     is_back: bool = field(default=False, init=False)  # its worker has another connection by now
 
     _waits: dict[trio.CancelScope, None] = field(factory=dict, init=False)  # requests that wait
@@ -151,6 +152,16 @@ class Connection:
     def is_attached(self) -> bool:
         """True if it is a worker that may be given tasks."""
         return self.session.state is State.ATTACHED
+
+    @property
+    def takes_tasks(self) -> bool:
+        """True if it is a worker that may be given tasks, and is heard of."""
+        return self.is_attached and not self.is_silent
+
+    @property
+    def ended_silent(self) -> bool:
+        """True if it is a worker's, and was closed since nothing came."""
+        return bool(self.queues) and self.closing is not None and self.closing[0] == CLOSE_SILENT
 
     def attached_ms(self, at: float) -> int:
         """Return for how long the worker had been attached at a time of trio's clock; less than 0: it was not yet."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import trio
 from attrs import define, field
+
+from fairq.server.net.silent_workers import Silence
 
 _FORGET_S = 60.0  # after which the slots of a server that has sent nothing are forgotten
 
@@ -48,6 +50,7 @@ class _Told(NamedTuple):
     at: float
     slots: dict[str, list[float]]
     groups: Sequence[Group]
+    silent: Sequence[Silence]
 
 
 @define(eq=False)
@@ -56,13 +59,22 @@ class ServerSlots:
 
     _told: dict[str, _Told] = field(factory=dict, init=False)
 
-    def hear(self, server: str, slots: dict[str, list[float]], groups: Iterable[Sequence[Any]]) -> bool:
-        """Note the slots of a server, whole and divided, by queue, and its groups; returns whether it was unknown."""
+    def hear(self, server: str, slots: dict[str, list[float]], more: Mapping[str, Any]) -> bool:
+        """Note the slots of a server, whole and divided, by queue, and its `groups` and `silent` workers.
+
+        Returns whether it was unknown.
+        """
         now = trio.current_time()
         self._told = {name: each for name, each in self._told.items() if each.at > now - _FORGET_S}
         is_new = server not in self._told
-        self._told[server] = _Told(now, slots, [Group(*each) for each in groups])
+        groups, silent = more.get("groups", ()), more.get("silent", ())
+        self._told[server] = _Told(now, slots, [Group(*each) for each in groups], [Silence(*each) for each in silent])
         return is_new
+
+    def silent(self) -> Iterator[tuple[str, Silence]]:
+        """Yield the silent workers of all other servers, each with its server."""
+        for server, told in self._recent().items():
+            yield from ((server, each) for each in told.silent)
 
     def groups(self) -> Iterator[Group]:
         """Yield the groups of workers of all other servers."""
@@ -88,11 +100,11 @@ class ServerSlots:
 
     def _of(self, queue: str) -> dict[str, list[float]]:
         """Return the slots for a queue, whole and divided, by server."""
+        if not self._told:  # asked for each claim
+            return {}
         return {name: told.slots[queue] for name, told in self._recent().items() if queue in told.slots}
 
     def _recent(self) -> dict[str, _Told]:
         """Return what each server has told that is not to be forgotten."""
-        if not self._told:
-            return {}
         since = trio.current_time() - _FORGET_S
         return {name: told for name, told in self._told.items() if told.at > since}

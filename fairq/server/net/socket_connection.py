@@ -104,9 +104,9 @@ class SocketConnection(Connection):
         Connection.close(self, code, reason)
 
     def _may_take(self) -> bool:
-        """True if it may be given tasks: it is attached, and has taken most of the earlier pushes."""
+        """True if it may be given tasks: it is attached and heard of, and has taken most of the earlier pushes."""
         unread = self.session.outgoing_bytes + self.transport.unsent_bytes
-        return unread <= MAX_UNSENT_BYTES and self.session.state is State.ATTACHED
+        return unread <= MAX_UNSENT_BYTES and self.session.state is State.ATTACHED and not self.is_silent
 
     @property
     def unread_bytes(self) -> int:
@@ -156,6 +156,9 @@ class SocketConnection(Connection):
             if self.closing or (self.session.last_received_at < since and self.transport.progressed_at < since):
                 continue  # this server has stood still, or `_write` would have ended it: ids may be forgotten by now
             request = self.read(self.session.receive, message, now)
+            if self.is_silent:
+                self.is_silent = False
+                self.on_freed(self)
             del message  # a request holds its payloads
             if request is None:
                 if self.session.has_outgoing:

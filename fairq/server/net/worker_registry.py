@@ -19,7 +19,7 @@ Each server also writes the list of its workers under a key that expires, so tha
   the list of a server that was killed or stopped is soon gone.
 - With each list a server tells the others how many slots its workers have for each queue: whole, since claims name the
   slots of all servers; and divided among each worker's queues, for estimates (server_slots.py). It also tells how many
-  workers have the same queues, and their slots, for operators.
+  workers have the same queues, and their slots, for operators; and which workers are silent (silent_workers.py).
 - A server that receives the slots of an unknown server sends its own. So one that begins tells its own first.
 """
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import orjson
 import structlog
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from fairq.errors import FairqError, Superseded
 from fairq.model.tasks import Action
@@ -43,6 +43,7 @@ from fairq.model.workers import LeaseKey, WorkerState
 from fairq.server.net.connection import AttachOrder, Connection
 from fairq.server.net.questions import DRAIN, WORKER, Questions
 from fairq.server.net.server_slots import ServerSlots
+from fairq.server.net.silent_workers import MAX_TOLD, Silence, SilentWorkers
 from fairq.store.store import Store
 from fairq.wire.terms import CLOSE_SUPERSEDED, State
 
@@ -95,10 +96,12 @@ class WorkerRegistry:
     give_back_kept: Callable[[str, str, AttachOrder], None] = field(default=lambda *_: None, init=False)
     on_drain: Callable[[str], None] = field(default=lambda _: None, init=False)  # is told the name of workers to drain
     elsewhere: ServerSlots = field(factory=ServerSlots, init=False)
+    silent: SilentWorkers = field(init=False)
     _changed: trio.Event = field(factory=trio.Event, init=False)
     _connections: defaultdict[tuple[str, str], set[Connection]] = field(factory=lambda: defaultdict(set), init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.silent = SilentWorkers(self._attached, lambda: self._changed.set())
         self.questions.answers[WORKER] = lambda asked: self.named_here(*asked)
         self.questions.answers[DRAIN] = lambda asked: self.dismiss(*asked)
 
@@ -106,7 +109,7 @@ class WorkerRegistry:
         """Write the list of attached workers soon after it has changed and every _WRITE_S, until cancelled."""
         await self.tell_slots()
         while True:
-            with trio.move_on_after(_WRITE_S if self._connections else float("inf")):
+            with trio.move_on_after(_WRITE_S if self._rows() else float("inf")):
                 await self._changed.wait()
                 await trio.sleep(_GATHER_S)
             self._changed = trio.Event()
@@ -121,11 +124,17 @@ class WorkerRegistry:
         await self.tell_slots()
 
     async def renew(self) -> None:
-        """Keep the list in the store from expiring, and write it again if it has expired; until cancelled."""
+        """Keep the list in the store from expiring, and write it again if it has expired; until cancelled.
+
+        This also finds workers that are silent.
+        """
         while True:
-            await trio.sleep(_RENEW_S)
+            due_at = trio.current_time() + _RENEW_S
+            await trio.sleep_until(due_at)
+            if trio.current_time() < due_at + _RENEW_S:  # else this server has stood still, and has more to read
+                self.silent.look()
             try:
-                if not await self.store.workers.renew(self.server, _KEEP_MS) and self._connections:
+                if not await self.store.workers.renew(self.server, _KEEP_MS) and self._rows():
                     self._changed.set()
             except FairqError as error:
                 log.debug("cannot renew the list of workers", error=error.message)
@@ -141,13 +150,32 @@ class WorkerRegistry:
                 group[1] += connection.account.credit
                 for queue in connection.queues:
                     slots[queue][0] += connection.account.credit
-                    if connection.is_attached:
+                    if connection.takes_tasks:
                         slots[queue][1] += connection.account.credit / len(connection.queues)
-        await self.questions.tell({"slots": slots, "groups": [[queues, *many] for queues, many in groups.items()]})
+        told: dict[str, Any] = {"groups": [[queues, *many] for queues, many in groups.items()]}
+        await self.questions.tell({"slots": slots, **told, "silent": [*map(tuple, self.silent.now()[:MAX_TOLD])]})
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """Describe the workers attached here: the fields of WorkerState after `server`."""
-        return [_row(each) for connections in self._connections.values() for each in connections]
+        return [_row(each) for each in (*self._attached(), *self.silent.kept)]
+
+    def _attached(self) -> Iterator[Connection]:
+        """Yield the connections of the workers attached here."""
+        for connections in self._connections.values():
+            yield from connections
+
+    def silences(self) -> list[tuple[str, Silence]]:
+        """Describe the silent workers of all servers, each with its server."""
+        return [*((self.server, each) for each in self.silent.now()), *self.elsewhere.silent()]
+
+    def _states(self, rows: Mapping[str, Iterable[Sequence[Any]]]) -> list[WorkerState]:
+        """Read the rows of servers, and add which workers are silent."""
+        silent = {(server, each.worker, each.attached_at_ms): each for server, each in self.silences()}
+        found, now_ms = [WorkerState(server, *row) for server, some in rows.items() for row in some], _now_ms()
+        for n, each in enumerate(found):
+            if silence := silent.get((each.server, each.worker, each.attached_at_ms)):
+                found[n] = evolve(each, silent_ms=max(1, now_ms - silence.since_ms), lost=silence.lost)
+        return found
 
     def named_here(self, worker: str, count: int, queues: Sequence[str] | None) -> list[Any]:
         """Describe up to `count` workers of a name that are attached here, and as many of their leases, oldest first.
@@ -156,10 +184,8 @@ class WorkerRegistry:
         """
         found = [
             each
-            for (_, name), connections in self._connections.items()
-            if name == worker
-            for each in connections
-            if queues is None or set(queues).issuperset(each.queues)
+            for each in (*self._attached(), *self.silent.kept)
+            if each.name == worker and (queues is None or set(queues).issuperset(each.queues))
         ]
         held = ((lease, key, each) for each in found for key, lease in each.account.held.items())
         oldest = nsmallest(count, held, key=itemgetter(0))
@@ -172,8 +198,7 @@ class WorkerRegistry:
             server: orjson.loads(workers) for server, workers in (await self.store.workers.read()).items()
         }
         lists[self.server] = self._rows()
-        found = [WorkerState(server, *row) for server, rows in lists.items() for row in rows]
-        return sorted(found, key=lambda each: (each.worker, each.attached_at_ms))
+        return sorted(self._states(lists), key=lambda each: (each.worker, each.attached_at_ms))
 
     async def named(self, worker: str, count: int, queues: Collection[str] | None) -> NamedWorkers:
         """Describe the workers of a name at all servers, and their leases; of silent servers, as they were listed."""
@@ -181,7 +206,7 @@ class WorkerRegistry:
         answers, unanswered = await self.questions.ask(WORKER, [worker, count, mine])
         workers, leases = [], []
         for server, (rows, held) in answers.items():
-            workers += [WorkerState(server, *row) for row in rows]
+            workers += self._states({server: rows})
             leases += [HeldAt(LeaseKey(*lease), server, attached_at_ms) for *lease, attached_at_ms in held]
         for each in await self.all_workers() if unanswered else ():
             is_mine = mine is None or set(mine).issuperset(each.queues)
@@ -228,12 +253,13 @@ class WorkerRegistry:
             connection.wake_writer()
         self.on_drain(worker)
         self._changed.set()
-        return len(leaving)
+        return len(leaving) + self.silent.drain(worker, by)
 
     def join(self, connection: Connection) -> None:
         """Add an attached worker to the list."""
         token, worker = connection.identity.token_id, connection.name
         here = self._connections[token, worker]
+        self.silent.back(token, worker, connection.attach_order)
         here.add(connection)
         connection.attached_at, connection.attached_at_ms = trio.current_time(), _now_ms()
         self._changed.set()
@@ -246,6 +272,8 @@ class WorkerRegistry:
         key = (connection.identity.token_id, connection.name)
         if key in self._connections:
             self._connections[key].discard(connection)
+            if connection.ended_silent:
+                self.silent.keep(connection)
             self._changed.set()
             if not self._connections[key]:
                 del self._connections[key]
@@ -262,6 +290,7 @@ class WorkerRegistry:
 
     async def _supersede(self, token: str, worker: str, newest: AttachOrder, kept: Iterable[Any]) -> None:
         """Close the connections of a name that attached up to `newest`."""
+        self.silent.back(token, worker, newest)
         for connection in list(self._connections.get((token, worker), ())):
             if connection.closing or connection.attach_order > newest or not connection.attach_order.run:
                 continue
@@ -286,7 +315,7 @@ class WorkerRegistry:
             if said["server"] == self.server:
                 return
             if "slots" in said:
-                if self.elsewhere.hear(said["server"], said["slots"], said.get("groups", ())):
+                if self.elsewhere.hear(said["server"], said["slots"], said):
                     self._changed.set()
             elif "question" in said:
                 self.questions.on_question(said["server"], *said["question"])

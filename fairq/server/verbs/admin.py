@@ -7,12 +7,12 @@ from attrs import asdict, evolve
 
 from fairq.errors import NotFound
 from fairq.model.attempts import AttemptFilter
-from fairq.model.queues import kept_slots
+from fairq.model.queues import QueueState, kept_slots
 from fairq.model.tasks import TaskState, leased_at_ms
 from fairq.model.tenants import TenantPage
 from fairq.model.versions import settings_version
 from fairq.model.workers import HeldTask, LeaseKey
-from fairq.server.app import App
+from fairq.server.app import MAX_SILENT, App
 from fairq.server.net.connection import Connection
 from fairq.server.net.server_slots import Offer
 from fairq.server.net.worker_registry import HeldAt
@@ -28,22 +28,26 @@ _REPAIR_S = 1.0  # how long one request repairs
 
 async def queues(app: App, connection: Connection, request: wire.Queues) -> Body:
     """List all queues, or one, also those with workers that never had a task."""
-    rows = []
+    rows, states = [], dict[str, QueueState]()
     made = await app.store.registry.read()
-    offers = app.queues.offers()
+    offers, silent = app.queues.offers(), app.silent_workers()
     named = offers.keys() | made.keys()
     if request.queue is not None:
         named &= {request.queue}
     for queue in sorted(named):
         if connection.identity.queues is not None and queue not in connection.identity.queues:
             continue
-        state = evolve(await app.store.queue(queue), **(made[queue]._asdict() if queue in made else {}))
-        slots = app.queues.count_slots(queue)
-        kept, idle = kept_slots(slots, state.settings.reserve), max(0, slots - state.leased)
-        counts: Body = {"version": settings_version(state.settings)}
-        counts |= {"slots": slots, "kept": kept, "idle": idle}
         offer = offers.get(queue, Offer())
+        having = {queue, *offer.shared_by}  # the slots
+        for each in having - states.keys():
+            states[each] = await app.store.queue(each)
+        state = evolve(states[queue], **(made[queue]._asdict() if queue in made else {}))
+        slots = app.queues.count_slots(queue)
+        kept, idle = kept_slots(slots, state.settings.reserve), slots - sum(states[each].leased for each in having)
+        counts: Body = {"version": settings_version(state.settings)}
+        counts |= {"slots": slots, "kept": kept, "idle": max(0, idle)}
         counts |= {"workers": offer.workers, "shared": offer.shared, "shared_by": len(offer.shared_by)}
+        counts["silent"] = [asdict(each) for each in silent.get(queue, ())][:MAX_SILENT]
         rows.append({**asdict(state), **counts})
     waiting = [row["queue"] for row in rows if row["ready"] or row["pending"] or row["delayed"]]
     takers = {queue: "some" for queue in waiting if app.queues.is_taken_here(queue)}

@@ -7,7 +7,8 @@ from attrs import asdict, evolve
 from fairq.errors import NotFound
 from fairq.model.nearest import nearest
 from fairq.model.waiting import Report, explain
-from fairq.server.app import App
+from fairq.model.workers import LeaseKey
+from fairq.server.app import MAX_SILENT, App
 from fairq.server.net.connection import Connection
 from fairq.server.stats.history import read_history, recent_share
 from fairq.server.stats.wait_times import percentile, summarize
@@ -27,10 +28,19 @@ async def why(app: App, connection: Connection, request: wire.Why) -> Body:
     why = explain(request.id, task, app.queues.count_divided_slots(queue))
     if "no_worker" in why.causes:
         why = evolve(why, served=await _served(app, connection, queue))
-    found = asdict(why)
-    if task.facts is None:
-        return {name: found[name] for name in ("id", "state", "now_ms")}
-    return {name: value for name, value in found.items() if value not in (0, False, []) or name in _ALWAYS}
+    if silent := app.silent_workers().get(queue):
+        if why.state == "leased":
+            names = await _holders(app, queue, id)
+            silent = [each for each in silent if each.worker in names]
+        why = evolve(why, silent=silent[:MAX_SILENT])
+    found, always = asdict(why), () if task.facts is None else _ALWAYS
+    return {name: value for name, value in found.items() if value not in (0, False, []) or name in always}
+
+
+async def _holders(app: App, queue: str, id: str) -> set[str]:
+    """Return the name of the worker that holds a leased task, if it is known."""
+    leases = [LeaseKey(queue, id, lease) for _, lease in await app.store.tasks_and_leases(queue, [id])]
+    return set((await app.lease_holders.names(leases)).values())
 
 
 async def _served(app: App, connection: Connection, queue: str) -> list[str]:

@@ -176,10 +176,9 @@ async def task(view: View) -> Context:
     dead_letter, stored = None, None
     if state.state not in ("done", "cancelled"):
         stored = await stored_task(view.app.store, view.queue, state.id)
-    if state.state in ("ready", "pending", "delayed"):
-        body = await view.ask(wire.Why(0, view.queue, id))
-        names = {each.name for each in Why.__attrs_attrs__}
-        why = list(say_why(Why(**{name: value for name, value in body.items() if name in names})))
+    if state.state in ("ready", "pending", "delayed", "leased"):
+        told = rows_of(Why, [await view.ask(wire.Why(0, view.queue, id))])[0]
+        why = [] if told.state == "leased" and not told.silent else list(say_why(told))
     if state.reason:
         dead_letter = await view.app.store.dead_letter(view.queue, state.id, brief=True)
     found = {"id": id, "state": state, "why": why, "dead_letter": dead_letter, "stored": stored}

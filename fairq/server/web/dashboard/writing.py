@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +15,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from fairq.model.dead_letters import MAX_SEARCH_CHARS
 from fairq.model.texts import moment_of, say_ms, say_sharing, say_span
+from fairq.model.why_text import say_silence, say_silent
+from fairq.model.workers import SilentWorker
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -98,6 +101,11 @@ def version_of(name: str) -> str:
     return sha256((STATIC / name).read_bytes()).hexdigest()[:12]
 
 
+def silence(each: Mapping[str, Any]) -> str:
+    """Say what is known of a silent worker, as a queue's row has it."""
+    return say_silence(SilentWorker(**each))
+
+
 class _Written(Template):
     """A template of pages."""
 
@@ -122,7 +130,8 @@ def make_environment(*, is_dev: bool) -> Environment:
         lstrip_blocks=True,
     )
     environment.template_class = _Written
-    for each in (count, span, part, claim, number, typed, size, moment, as_json, briefly, sought, say_sharing):
+    written = (count, span, part, claim, number, typed, size, moment, as_json, briefly, sought)
+    for each in (*written, say_sharing, say_silent, silence):
         environment.filters[each.__name__] = each
     environment.globals.update(query=query, version_of=version_of, is_dev=is_dev)
     return environment

@@ -19,6 +19,7 @@ from fairq.server.web.dashboard import site as module
 from fairq.server.web.dashboard.pages import PAGES
 from fairq.store import library
 from fairq.store.connection import Connection
+from fairq.wire.terms import SILENT_S
 from tests import stores
 from tests.server.harness import OPERATOR, WORKER, raw, running, tenant
 from tests.store.proxy import open_proxy
@@ -176,6 +177,17 @@ async def test_a_worker_at_another_server_counts(site: Site, server_store: str) 
             assert "no worker" not in told.lower()
             assert ("1 / 1 running / slots, shared by 2 queues 0 delayed" in told) == (path in ("/", "/queues/q"))
             assert ("1 workers" in told) == (path in ("/", "/queues/q"))
+
+
+async def test_a_silent_worker_is_told_on_all_pages_that_are_about_it(site: Site, worker: Raw) -> None:
+    for connection in site.served.app.connections:
+        connection.session.last_received_at -= SILENT_S
+    site.served.app.worker_registry.silent.look()
+    for path in ("/", "/queues/q", "/workers", "/workers/w1", "/queues/q/tenants/ada", "/queues/q/tasks/ada/t0"):
+        told = text_of(await site.read(path))
+        assert re.search(r"silent for \d+ s, holds 1 task\b", told), (path, told)
+    for path in ("/", "/queues/q", "/workers"):
+        assert "No worker takes tasks of q" in text_of(await site.read(path))
 
 
 async def test_commands_on_pages_are_ones_that_work(site: Site) -> None:
