@@ -48,8 +48,8 @@ _FIRST_TO_GO = (  # in a narrow terminal
 def top(*, queue: str | None = None, once: Once = False, json: Json = False, server: Server | None = None) -> None:
     """Show queues and their top tenants: rates, waiting times, shares.
 
-    Delivered is a tenant's part of all service: what was contested while tenants waited, to compare with its due, and
-    what was free, as nobody waited for it.
+    Delivered is a tenant's part of all service: contested while tenants waited, to compare with its due; and free, as
+    nobody waited for it.
 
     Rates cover the last minute, shares and waiting times the last five, at all servers, which add their counts every
     ten seconds.

@@ -4,10 +4,9 @@ What a tenant was given in an interval has two parts. *Contested* is what it was
 against the tenant's *due*, which is what its weight was worth then. *Free* is the rest: nobody waited for it. A tenant
 that is served at once, or waits at a limit of its own, is due nothing, and what it is given is free.
 
-The store books what each tenant was given in all, and its due (lua/pick/seats.lua). All dues together are what was
-contested; so how much of a tenant's service was is worked out. Each was given its due, or all that it was given if
-that is less. What then lacks was given beyond dues, to each in proportion to its due, and to none more than it was
-given in all.
+The store books what each tenant was given in all, and its due (lua/pick/seats.lua). All dues together are the
+contested service. How much of it one tenant had is worked out: its due, or all that it was given if that is less. What
+then lacks was given beyond dues, to each in proportion to its due, and to none more than it was given in all.
 """
 
 from __future__ import annotations

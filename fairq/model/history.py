@@ -45,7 +45,7 @@ class Row(NamedTuple):
     delivered: float
     entitled: float
     waits: Mapping[int, int]  # bucket -> starts
-    free: float = 0.0  # of what was delivered: worked out, not kept
+    free: float = 0.0  # of `delivered`: worked out, not kept
 
 
 class Slot(NamedTuple):
@@ -119,7 +119,7 @@ class TenantTotals:
 
     @property
     def contested(self) -> float:
-        """What was given while tenants waited."""
+        """The service that it got while tenants waited."""
         return round(self.delivered - self.free, 3)
 
     @property

@@ -65,7 +65,7 @@ function history.slot_of(call, ring, number)
   return slot
 end
 
--- The unit of service changes: accounts, and what was last known of them, begin at nothing.
+-- The unit of service changes: accounts begin at nothing, and so does `history_last`.
 function history.begin_anew(call)
   local at = call.prefix .. 'history_last'
   local packed = redis.call('HGET', at, 'queue')

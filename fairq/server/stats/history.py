@@ -44,7 +44,7 @@ _SHOWN = (
 
 
 class RecentShare(NamedTuple):
-    """What a tenant was given in the last so many ms, its due, and what was free; 0: nothing is known."""
+    """The service that a tenant got in the last so many ms, its due, and the free part; 0: nothing is known."""
 
     delivered: float = 0.0
     entitled: float = 0.0
@@ -124,7 +124,7 @@ def summed(
 
 
 def _told_apart(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of an interval with what they were due while that was contested, and what was free."""
+    """Return the rows of an interval with their dues while there was a contest, and their free service."""
     services = told_apart({row.tenant: (row.delivered, row.entitled) for row in rows})
     return [row._replace(entitled=services[row.tenant].due, free=services[row.tenant].free) for row in rows]
 

@@ -2,7 +2,7 @@
 
 While somebody looks at a queue, its tenants' accounts are read each second, of at most MAX_TENANTS tenants, once for
 all who look; IDLE_S after the last look that ends. The minutes before the first look come from the queue's history, in
-intervals of ten seconds. Whoever was given anything in these two minutes is shown until they are over.
+intervals of ten seconds. A tenant that was given anything in these two minutes is shown until they are over.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Watched:
     def sample(self, at_s: float, tenants: list[TenantState], total: int) -> None:
         """Add what tenants were given since they were sampled last.
 
-        A tenant that is not known from then is new, and began at nothing; or, if not all were sampled, nobody knows.
+        A tenant that is not known from then is new, and began at nothing; or, if not all were sampled, unknown.
         """
         known = {each.tenant: (each.delivered, each.entitled) for each in self.tenants}
         is_whole = self.total <= len(self.tenants) and total <= len(tenants)
