@@ -162,7 +162,7 @@ def local_time(moment: datetime, zone: str | None) -> str:
 def _cell(key: str, value: Any) -> str:
     match value:
         case None:
-            return "no contest" if key == "entitled_part" else ""
+            return "no contest" if key == "contested_part" else ""
         case int() if key.endswith("_at_ms"):
             return say_moment(value)
         case float() if key.endswith("_part"):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _COLUMNS = {"cause": "waited for", "part": "% of all", "p50_ms": "p50 (ms)", "p99_ms": "p99 (ms)", "told": "meaning"}
 _PERIODS = {
     "period": "last", "enqueued": "enqueued", "started": "started", "done": "done", "failed": "failed",
-    "delivered": "delivered", "delivered_part": "of all", "entitled_part": "entitled", "p50_ms": "p50 (ms)",
-    "p99_ms": "p99 (ms)",
+    "delivered": "delivered", "delivered_part": "of all", "contested_part": "contested", "entitled_part": "due",
+    "free_part": "free", "p50_ms": "p50 (ms)", "p99_ms": "p99 (ms)",
 }  # fmt: skip
 
 
@@ -40,7 +40,11 @@ def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> N
         print(f"{found['unanswered']} servers did not answer: what they started is missing")
     if found["share_over_ms"]:
         over = f"in the last {found['share_over_ms'] / 1000:.0f} s"
-        print(f"share: {found['delivered']:.6g} delivered, {found['entitled']:.6g} entitled, {over}")
+        contested = found["delivered"] - found["free"]
+        print(
+            f"share: {found['delivered']:.6g} delivered {over}: {contested:.6g} contested, where "
+            f"{found['entitled']:.6g} was due, and {found['free']:.6g} free"
+        )
     past = [{"period": period, **totals} for period, totals in history.items() if any(totals.values())]
     if past:
         print_rows(f"{tenant} in {queue}, at all servers", _PERIODS, past, empty="")
@@ -53,4 +57,5 @@ async def _read(client: OperatorClient, queue: str, tenant: str) -> tuple[Report
 
 async def _totals(client: OperatorClient, queue: str, tenant: str, period: Period) -> dict[str, Any]:
     found = await client.history(queue, period, tenants=[tenant])
-    return asdict(found.tenants[0].totals)
+    totals = found.tenants[0].totals
+    return asdict(totals) | {"contested": totals.contested, "contested_part": totals.contested_part}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import asdict
 from cyclopts import App, Parameter
@@ -18,6 +18,7 @@ from fairq.cli.report import show_report
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
 from fairq.model.checks import check_weight
+from fairq.model.fairness import told_apart
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,17 +28,20 @@ if TYPE_CHECKING:
 tenants = App(name="tenants", help="List a queue's tenants, set weights and limits, pause, resume, purge and delete.")
 
 _COLUMNS = columns_of(
-    "tenant", "weight", "ready", "pending", "delayed", "leased", "dead", "done", "delivered", "entitled", "is_limited",
-    "is_paused", "is_closed", "version", version="weight's version",
+    "tenant", "weight", "ready", "pending", "delayed", "leased", "dead", "done", "delivered", "contested", "entitled",
+    "free", "is_limited", "is_paused", "is_closed", "version", entitled="due", version="weight's version",
 )  # fmt: skip
 
-_UNITS = "delivered, entitled: seconds of worker time, or tasks where the queue's share is count"
+_UNITS = (
+    "delivered since the tenant came, in seconds of worker time, or tasks where the queue's share is count: contested "
+    "while tenants waited, to compare with its due, and free, as nobody waited for it"
+)
 _RARE = ("pending", "delayed", "dead", "is_limited", "is_paused", "is_closed")
 
 
 @tenants.command(name="list")
 def list_(queue: str, *, watch: Watch = False, json: Json = False, server: Server | None = None) -> None:
-    """List the tenants of a queue: counts, delivered share and entitled share.
+    """List the tenants of a queue: counts, and what each was given since it came, contested and free, and its due.
 
     Example: `fairq tenants list emails`
     """
@@ -45,15 +49,25 @@ def list_(queue: str, *, watch: Watch = False, json: Json = False, server: Serve
     async def picture(client: OperatorClient, lines: int) -> RenderableType:
         from rich.console import Group
 
-        rows = [asdict(row) for row in await client.tenants(queue)]
+        rows = await _rows(client, queue)
         empty = f"queue {queue} has no tenants yet"
         table = make_table(f"tenants of {queue}", _COLUMNS, rows, empty=empty, rare=_RARE, lines=lines)
         return Group(table, *([_UNITS] if rows else []))
 
     if json:
-        print_json([asdict(row) for row in run_with(server, lambda client: client.tenants(queue))])
+        print_json(run_with(server, lambda client: _rows(client, queue)))
     else:
         draw(server, picture, once=not watch)
+
+
+async def _rows(client: OperatorClient, queue: str) -> list[dict[str, Any]]:
+    states = await client.tenants(queue)
+    services = told_apart({each.tenant: (each.delivered, each.entitled) for each in states})
+    return [
+        asdict(each) | {"entitled": got.due, "contested": got.contested, "free": got.free}
+        for each in states
+        for got in (services[each.tenant],)
+    ]
 
 
 @tenants.command

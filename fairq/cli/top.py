@@ -36,17 +36,21 @@ _OF_QUEUE = {
 }  # fmt: skip
 _OF_TENANT = {
     "queue": "queue", "tenant": "tenant", "weight": "weight", "waiting": "waiting", "running": "running",
-    "started_per_s": "started/s", "delivered_part": "delivered", "entitled_part": "entitled", "p99_ms": "wait p99",
+    "started_per_s": "started/s", "delivered_part": "delivered", "contested_part": "contested", "entitled_part": "due",
+    "free_part": "free", "p99_ms": "wait p99",
     "next_waits_ms": "next waits", "notes": "note",
 }  # fmt: skip
 _FIRST_TO_GO = (  # in a narrow terminal
     "p50_ms", "next_waits_ms", "failed_per_s", "done_per_s", "slots", "weight", "dead", "notes", "enqueued_per_s",
-    "running", "p99_ms", "started_per_s", "entitled_part", "waiting",
+    "running", "p99_ms", "started_per_s", "free_part", "entitled_part", "contested_part", "waiting",
 )  # fmt: skip
 
 
 def top(*, queue: str | None = None, once: Once = False, json: Json = False, server: Server | None = None) -> None:
-    """Show queues and their top tenants: rates, waiting times, delivered and entitled shares.
+    """Show queues and their top tenants: rates, waiting times, shares.
+
+    Delivered is a tenant's part of all service: contested while tenants waited, to compare with its due; and free, as
+    nobody waited for it.
 
     Rates cover the last minute, shares and waiting times the last five, at all servers, which add their counts every
     ten seconds.
@@ -111,7 +115,8 @@ class Page:
             found.append({
                 "queue": row.queue, "tenant": each.tenant, "weight": state.weight, "waiting": _waiting(state),
                 "running": state.leased, "started_per_s": _rate(recent, each.started),
-                "delivered_part": each.totals.delivered_part, "entitled_part": each.totals.entitled_part,
+                "delivered_part": each.totals.delivered_part, "contested_part": each.totals.contested_part,
+                "entitled_part": each.totals.entitled_part, "free_part": each.totals.free_part,
                 "p99_ms": each.totals.p99_ms,
                 "next_waits_ms": await self._next_waits(client, row.queue, each.tenant, state.ready, recent.now_ms),
                 "notes": _notes(state, ("paused", "closed", "rate_limited")),

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fairq.demo.phase import Progress, Row
 from fairq.demo.scenario import QUIET, WEIGHTS
-from fairq.model.fairness import NOTHING, shares
+from fairq.model.fairness import NOTHING, shares, told_apart
 from fairq.model.texts import say_ms
 
 _LINE_EVERY_S = 2.0
@@ -42,14 +42,14 @@ def phase_table(progress: Progress) -> Table:
     table = Table(header_style="bold", expand=False)
     for column in _COLUMNS:
         table.add_column(column, justify="left" if column == "tenant" else "right", min_width=8)
-    parts = shares({row["tenant"]: (row["delivered"], row["entitled"]) for row in progress.rows})
+    parts = shares(told_apart({row["tenant"]: (row["delivered"], row["entitled"]) for row in progress.rows}))
     rows = {row["tenant"]: row for row in progress.rows}
     for name in progress.phase.tenants:
         row: Row = rows.get(name, {"weight": 1, "ready": 0, "delayed": 0, "leased": 0, "done": 0})
         owners = [name] if name in WEIGHTS else list(WEIGHTS)
         table.add_row(
             name, f"{row['weight']:g}", str(row["ready"] + row["delayed"]), str(row["leased"]), str(row["done"]),
-            *map(as_percent, parts.get(name, NOTHING)), *_wait_cells(progress, *owners),
+            *map(as_percent, parts.get(name, NOTHING)[:2]), *_wait_cells(progress, *owners),
         )  # fmt: skip
         for owner in owners if name not in WEIGHTS else ():
             count = len(progress.wait_times(owner))

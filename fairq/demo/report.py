@@ -11,7 +11,7 @@ from attrs import asdict, frozen
 from fairq.demo.executions import Execution
 from fairq.demo.phase import Progress
 from fairq.demo.scenario import FAIR, FIFO, QUIET, SHARES, WEIGHTS, Planned
-from fairq.model.fairness import NOTHING, shares
+from fairq.model.fairness import NOTHING, shares, told_apart
 
 
 @frozen
@@ -75,12 +75,12 @@ def tenant_rows(progress: Mapping[str, Progress]) -> list[dict[str, Any]]:
     tenant waiting: only then do the weights alone decide.
     """
     fair, rows = progress[FAIR], progress[SHARES].backlogged_rows
-    parts = shares({row["tenant"]: (row["delivered"], row["entitled"]) for row in rows})
+    parts = shares(told_apart({row["tenant"]: (row["delivered"], row["entitled"]) for row in rows}))
     return [
         {
             "name": name,
             "weight": weight,
-            "entitled": round(parts.get(name, NOTHING).entitled or 0.0, 4),
+            "entitled": round(parts.get(name, NOTHING).due or 0.0, 4),
             "delivered": round(parts.get(name, NOTHING).delivered or 0.0, 4),
             "p50_ms": fair.wait_ms(50, name),
             "p99_ms": fair.wait_ms(99, name),

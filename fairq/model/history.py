@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from attrs import frozen
+from attrs import field, frozen
 
 from fairq.model.rules import TENANT, many, one_of
 
@@ -45,6 +45,7 @@ class Row(NamedTuple):
     delivered: float
     entitled: float
     waits: Mapping[int, int]  # bucket -> starts
+    free: float = 0.0  # of `delivered`: worked out, not kept
 
 
 class Slot(NamedTuple):
@@ -96,9 +97,11 @@ class QueueSeries:
 
 @frozen
 class TenantTotals:
-    """A tenant's sums over a period: `delivered` and `entitled` in seconds of worker time, or tasks; and what parts of
-    all that was given these are (0 to 1; None: nobody got anything, or without a contest there is nothing to be
-    entitled to).
+    """A tenant's sums over a period, in seconds of worker time, or tasks.
+
+    `free` is the part of `delivered` for which nobody waited. The rest was contested: it is held against `entitled`,
+    what the tenant was due meanwhile. The parts (0 to 1) are of all that was given; None: nobody got anything, or there
+    was no contest, and nothing to be entitled to.
     """
 
     enqueued: int = 0
@@ -107,17 +110,31 @@ class TenantTotals:
     failed: int = 0
     delivered: float = 0.0
     entitled: float = 0.0
+    free: float = 0.0
     delivered_part: float | None = None
     entitled_part: float | None = None
+    free_part: float | None = None
     p50_ms: int | None = None
     p99_ms: int | None = None
+
+    @property
+    def contested(self) -> float:
+        """The service that it got while tenants waited."""
+        return round(self.delivered - self.free, 3)
+
+    @property
+    def contested_part(self) -> float | None:
+        """The same as a part of all; None without a contest."""
+        if self.entitled_part is None or self.delivered_part is None:
+            return None
+        return round(self.delivered_part - (self.free_part or 0.0), 4)
 
 
 @frozen
 class TenantSeries:
     """A tenant's counts in each interval; of all others if the name is empty.
 
-    `delivered` and `entitled` are parts of what all tenants got in that interval, as in the totals.
+    `delivered`, `entitled` and `free` are parts of what all tenants got in that interval, as in the totals.
     """
 
     tenant: str
@@ -130,6 +147,7 @@ class TenantSeries:
     p50_ms: list[int | None]
     p99_ms: list[int | None]
     totals: TenantTotals
+    free: list[float | None] = field(factory=list)
 
 
 @frozen

@@ -78,7 +78,8 @@ class Part:
 class Report:
     """How long a tenant's tasks waited that servers saw start in the last minutes, for what, and the tenant's share.
 
-    `delivered` and `entitled` (seconds of worker time, or tasks) are those of the last `share_over_ms`; 0: not known.
+    `delivered`, of that `free`, and `entitled` (seconds of worker time, or tasks; as in TenantTotals) are those of the
+    last `share_over_ms`; 0: not known.
     `unanswered`: servers whose starts are missing, since they did not answer in time.
     """
 
@@ -89,6 +90,7 @@ class Report:
     parts: list[Part] = field(factory=list)
     delivered: float = 0.0
     entitled: float = 0.0
+    free: float = 0.0
     share_over_ms: int = 0
     unanswered: int = 0
 

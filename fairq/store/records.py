@@ -195,7 +195,5 @@ def unpack_slot(packed: bytes) -> Slot:
         at = end + 2 + int.from_bytes(packed[end : end + 2], "little")
         waits = unpack_waits(packed[end + 2 : at])
         at += 1 + packed[at]
-        # Less than nothing was delivered where a task was given back in the next interval.
-        row = packed[begin:end].decode(), *counts, max(0.0, delivered), max(0.0, entitled), waits
-        rows.append(Row._make(row))
+        rows.append(Row._make((packed[begin:end].decode(), *counts, delivered, entitled, waits, 0.0)))
     return Slot._make((int(number), *totals, rows))

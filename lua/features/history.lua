@@ -65,6 +65,17 @@ function history.slot_of(call, ring, number)
   return slot
 end
 
+-- The unit of service changes: accounts begin at nothing, and so does `history_last`.
+function history.begin_anew(call)
+  local at = call.prefix .. 'history_last'
+  local packed = redis.call('HGET', at, 'queue')
+  if not packed then return end
+  local last = TOTALS.unpack(packed)
+  last.delivered, last.entitled = 0, 0
+  redis.call('DEL', at)
+  redis.call('HSET', at, 'queue', TOTALS.pack(last))
+end
+
 -- Adds the rows of all but the tenants that got the most to that of the others.
 local function fold(rows)
   local named = {}

@@ -14,6 +14,7 @@ local LAST_KEPT = 1000         -- tenants in `history_last`; then all are forgot
 local NEW_MS = 600000          -- for how long a queue that was never counted is taken for a new one
 local PAGE_SLOTS = 240
 local KEEP_MS = 14 * 86400000
+local IS_SERVICE = {delivered = true, entitled = true}
 
 -- The rows that a server has counted, by tenant.
 local function rows_in(args)
@@ -41,9 +42,14 @@ local function accounts_of(call, rows)
   return accounts.of_details(call, names, details)
 end
 
+-- Service may be less than nothing: when a lease is lost, the time since its last sign of life is taken back. So the
+-- intervals of a tenant add up to what its account says.
 local function growth_of(last, new)
   local growth = {}
-  for field, value in pairs(new) do growth[field] = math.max(value - last[field], 0) end
+  for field, value in pairs(new) do
+    local by = value - last[field]
+    growth[field] = IS_SERVICE[field] and by or math.max(by, 0)
+  end
   return growth
 end
 
@@ -66,10 +72,10 @@ end
 
 -- Adds service to a row, at most what is left of what the queue gave.
 local function add_service(rows, name, growth, left)
-  if growth.done == 0 and growth.delivered < SMALLEST and growth.entitled < SMALLEST then return end
+  if growth.done == 0 and math.abs(growth.delivered) < SMALLEST and math.abs(growth.entitled) < SMALLEST then return end
   local row = history.row_of(rows, name)
   for _, field in ipairs({'done', 'delivered', 'entitled'}) do
-    row[field] = math.min(growth[field], left[field])
+    row[field] = math.min(growth[field], math.max(left[field], 0))
     left[field] = left[field] - row[field]
   end
 end

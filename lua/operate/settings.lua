@@ -1,4 +1,4 @@
--- needs: accounts, calls, close, limits, reserve, seats, versions
+-- needs: accounts, calls, close, history, limits, reserve, seats, versions
 --
 -- What operators change while the queue runs. Every verb is idempotent; changes act on the existing backlog at once.
 
@@ -72,6 +72,7 @@ function drains.configure(keys, args)
     queue.epoch, queue.epoch_at, queue.clock, queue.level = queue.epoch + 1, call.at, 0, 0
     queue.estimate, queue.estimate_sq, call.mean = 0, 0, 0
     queue.delivered, queue.entitled = 0, 0
+    history.begin_anew(call)
   end
   if queue.reserve ~= old_reserve or queue.reserve > 0 and queue.share ~= old_share then reserve.renew(call) end
   close.call(call)

@@ -19,7 +19,10 @@ def test_a_report_of_nothing_says_so(commands: Commands) -> None:
     done = commands("tenants", "report", "emails", "ada")
     assert (done.code, done.out) == (0, NOTHING)
     found = commands("tenants", "report", "emails", "ada", "--json").json
-    assert found == {**asdict(Report("ada")), "history": dict.fromkeys(PERIODS, asdict(TenantTotals()))}
+    assert found == {
+        **asdict(Report("ada")),
+        "history": {each: {**asdict(TenantTotals()), "contested": 0.0, "contested_part": None} for each in PERIODS},
+    }
 
 
 def test_what_it_did_in_the_last_hours_is_told_at_all_servers(commands: Commands, server: ServerThread) -> None:
@@ -35,7 +38,7 @@ def test_what_it_did_in_the_last_hours_is_told_at_all_servers(commands: Commands
 
 def test_every_reason_has_a_row_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [Part(cause, 1 / 7, 5, 50) for cause in WAIT_CAUSES]
-    report = Report("ada", 9, 40, 1234, parts, 1.5, 2.0, 60_000, 2)
+    report = Report("ada", 9, 40, 1234, parts, 1.5, 2.0, 0.25, 60_000, 2)
     monkeypatch.setattr("fairq.cli.report.run_with", lambda server, work: (report, {}))
     show_report(None, "emails", "ada", json=False)
     out = capsys.readouterr().out
@@ -44,4 +47,5 @@ def test_every_reason_has_a_row_in_words(capsys: pytest.CaptureFixture[str], mon
     for cause in WAIT_CAUSES:
         assert any(cause in line and "14.3" in line for line in out.splitlines()), cause
     assert "2 servers did not answer: what they started is missing\n" in out
-    assert out.endswith("share: 1.5 delivered, 2 entitled, in the last 60 s\n")
+    told = "share: 1.5 delivered in the last 60 s: 1.25 contested, where 2 was due, and 0.25 free\n"
+    assert out.endswith(told)

@@ -210,7 +210,7 @@ def test_tasks_that_run_on_are_counted_though_nothing_starts(queue: Queue) -> No
     assert rows_of(queue) == [{"ada": 0}, *[{"ada": 10_000}] * 6]
 
 
-def test_after_a_change_of_what_is_shared_an_interval_may_be_left_out(queue: Queue) -> None:
+def test_after_a_change_of_what_is_shared_an_interval_may_be_told_of_the_others(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b", "c")
     lease = queue.claim()[0]
     queue.advance(5_000)
@@ -221,7 +221,7 @@ def test_after_a_change_of_what_is_shared_an_interval_may_be_left_out(queue: Que
         queue.advance(10_000)
         queue.claim()
         add(queue, {"ada": row(0, 1)})
-    assert rows_of(queue) == [{"ada": 5_000}, {"ada": 0}, {"ada": 1}]
+    assert rows_of(queue) == [{"ada": 5_000}, {"ada": 0, OTHERS: 1}, {"ada": 1}]
 
 
 def test_totals_of_a_queue_that_was_never_counted_are_not_taken_for_new(queue: Queue) -> None:
@@ -265,3 +265,20 @@ def test_a_queue_that_is_not_there_or_busy_with_itself_takes_none(queue: Queue, 
     with pytest.raises(redis.ResponseError, match=f"^FAIRQ {name} queue"):
         add(queue, {"ada": row(1)})
     assert snapshot(queue) == before
+
+
+def test_the_time_of_a_lost_lease_is_taken_back(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.claim()
+    queue.enqueue("bob", "b")
+    (lease,) = queue.claim()
+    for _ in range(4):
+        add(queue, {name: row(0, 1) for name in ("ada", "bob")})
+        queue.advance(9_000)
+        queue.end("extend", lease)
+    queue.call("tick", 100)
+    assert queue.tenants()["ada"].leased == 0, "the worker was silent, and its lease is over"
+    add(queue, {})
+    for name, state in queue.tenants().items():
+        told = sum(row.delivered for slot in read(queue) for row in slot.rows if row.tenant == name)
+        assert told == pytest.approx(state.delivered), name

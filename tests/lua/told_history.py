@@ -28,6 +28,7 @@ class ToldHistory:
     def __init__(self) -> None:
         self.slots: dict[tuple[int, int], Interval] = {}
         self.last: Counter[Any] | None = None
+        self.epoch = 0  # of the unit of service
 
     def add(self, model: Model, now: float, lost: int, told: Counter[Any]) -> None:
         """Add what a server has told, summed over tenants, and what the queue has done since the last call."""
@@ -35,15 +36,20 @@ class ToldHistory:
         new = Counter[Any](model.counts | {"dead": model.counts["buried"]})
         new |= Counter({of: sum(share[of] for share in everyone) for of in ("delivered", "entitled")})
         is_new = now - model.call_origin < NEW_MS
-        grown = new - (self.last if self.last is not None else Counter() if is_new else new)
-        self.last = new
-        counts = Counter({name: grown[name] for name in OF_QUEUE} | {"lost": lost})
-        rows = told + Counter({name: grown[name] for name in ("done", "delivered", "entitled")})
+        last = self.last if self.last is not None else Counter() if is_new else new
+        if self.epoch != model.epoch:
+            last = Counter({**last, "delivered": 0, "entitled": 0})
+        grown = {name: new[name] - last[name] for name in (*OF_QUEUE[:-1], "delivered", "entitled")}
+        self.last, self.epoch = new, model.epoch
+        counts = Counter({name: grown[name] for name in OF_QUEUE[:-1]} | {"lost": lost})
+        rows = told | {name: told[name] + grown[name] for name in ("done", "delivered", "entitled")}
         for step, length in RINGS:
             number = int(now // 1000 // step)
             slot = self.slots.get((step, number % length), EMPTY)
             _, before, others = slot if slot[0] == number else EMPTY
-            self.slots[step, number % length] = number, before + counts, others + rows
+            sums = Counter(others)
+            sums.update(rows)
+            self.slots[step, number % length] = number, before + counts, sums
 
     def check(self, queue: Queue, now: float) -> None:
         """Compare the last intervals of each ring."""

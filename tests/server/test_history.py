@@ -9,7 +9,6 @@ import pytest
 import redis
 
 from fairq.errors import Unavailable
-from fairq.model.fairness import NOTHING, Share, shares
 from fairq.model.history import MAX_NAMED, NAMED, OTHERS, STEPS, Row, Slot
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
@@ -150,6 +149,7 @@ def test_columns_have_no_gaps_and_parts_are_of_all_that_was_given_in_each_interv
     assert (found.queue.started, found.queue.enqueued) == ([4, 0, 2, 0], [5, 0, 5, 0])
     ada, bob = found.tenants
     assert (ada.tenant, ada.delivered, ada.entitled) == ("ada", [0.75, None, 0.0, None], [0.025, None, None, None])
+    assert (ada.free, bob.free) == ([0.725, None, 0.0, None], [0.225, None, 1.0, None])
     assert (bob.started, bob.delivered) == ([3, 0, 2, 0], [0.25, None, 1.0, None])
     assert (bob.totals.delivered, bob.totals.delivered_part) == (0.015, 0.3333)
     assert (bob.p50_ms, found.totals.started) == ([3, None, 3, None], 6)
@@ -166,13 +166,3 @@ def test_the_tenants_with_the_most_service_are_told_and_the_others_as_one() -> N
     assert sum(row.started[0] for row in named.tenants) == 39
     nobody = summed([many], 10_000, 15_000, ["nobody"])
     assert [(row.tenant, row.started) for row in nobody.tenants] == [("nobody", [0]), (OTHERS, [39])]
-
-
-def test_without_a_contest_nobody_is_said_to_be_entitled_to_anything() -> None:
-    assert shares({}) == {}
-    assert shares({"ada": (0.0, 0.0)}) == {"ada": NOTHING}
-    assert shares({"ada": (8.0, 8.0), "bob": (2.0, 0.0)}) == {"ada": Share(0.8), "bob": Share(0.2)}
-    limited = shares({"ada": (71.0, 69.0), "bob": (29.0, 8.0)})  # it had as many running as it may, most of the time
-    assert limited == {"ada": Share(0.71, 0.69), "bob": Share(0.29, 0.08)}
-    assert shares({"ada": (1.0, 1.0), OTHERS: (3.0, 3.0)})["ada"] == Share(0.25, 0.25)
-    assert shares({OTHERS: (4.0, 4.0)}) == {OTHERS: Share(1.0, 1.0)}

@@ -70,7 +70,7 @@ async def test_the_share_is_told_as_all_servers_have_added_it(served: Served) ->
         assert (await ada.ask("report", queue="q"))["report"]["share_over_ms"] == 0
         await served.app.recorder.flush()
         report = (await ada.ask("report", queue="q"))["report"]
-    assert (report["starts"], report["delivered"], report["entitled"]) == (2, 2, 2)
+    assert (report["starts"], report["delivered"], report["entitled"], report["free"]) == (2, 2, 0, 2)
     assert 0 < report["share_over_ms"] <= 300_000
 
 

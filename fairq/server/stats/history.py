@@ -9,7 +9,7 @@ from typing import NamedTuple
 import trio
 from attrs import fields
 
-from fairq.model.fairness import Share, shares
+from fairq.model.fairness import Service, Share, shares, told_apart
 from fairq.model.history import (
     NAMED,
     OTHERS,
@@ -29,27 +29,40 @@ PAGE_SLOTS = 120  # that one call of the store reads: about 250 KB at most
 RECENT_MS = 300_000
 _NOTHING = Row(OTHERS, 0, 0, 0, 0, 0.0, 0.0, {})
 _COUNTED = ("enqueued", "done", "lost", "dead", "expired", "cancelled")  # of slots
-_SHOWN = ("enqueued", "started", "done", "failed", "delivered_part", "entitled_part", "p50_ms", "p99_ms")  # in series
+_SUMMED = ("enqueued", "started", "done", "failed", "delivered", "entitled", "free")  # of rows
+_SHOWN = (
+    "enqueued",
+    "started",
+    "done",
+    "failed",
+    "delivered_part",
+    "entitled_part",
+    "free_part",
+    "p50_ms",
+    "p99_ms",
+)  # in series
 
 
 class RecentShare(NamedTuple):
-    """What a tenant was given and entitled to in the last so many ms; 0: nothing is known."""
+    """The service that a tenant got in the last so many ms, its due, and the free part; 0: nothing is known."""
 
     delivered: float = 0.0
     entitled: float = 0.0
+    free: float = 0.0
     share_over_ms: int = 0
 
 
 async def recent_share(store: Store, queue: str, tenant: str) -> RecentShare:
-    """Read what a tenant was given and entitled to in the last RECENT_MS, as far as it was added."""
+    """Read what a tenant was given in the last RECENT_MS, as far as it was added."""
     step_ms = STEPS["1h"][0] * 1000
     told = await store.history(queue, STEPS["1h"][0], -1, RECENT_MS // step_ms)
-    rows = [(slot.number, row) for slot in told.slots for row in slot.rows if row.tenant == tenant]
+    rows = [(slot.number, row) for slot in told.slots for row in _told_apart(slot.rows) if row.tenant == tenant]
     if not rows:
         return RecentShare()
     whole = _merged(row for _, row in rows)
     over_ms = told.now_ms - min(number for number, _ in rows) * step_ms
-    return RecentShare(round(whole.delivered / told.unit, 3), round(whole.entitled / told.unit, 3), over_ms)
+    delivered, entitled, free = (round(each / told.unit, 3) for each in (whole.delivered, whole.entitled, whole.free))
+    return RecentShare(delivered, entitled, free, over_ms)
 
 
 async def read_history(
@@ -82,7 +95,7 @@ def summed(
     grid = range(slots[0].number, now_ms // step_ms + 1) if slots else range(0)
     cells: dict[str, dict[int, Row]] = {}
     for slot in slots:
-        for row in slot.rows:
+        for row in _told_apart(slot.rows):
             cells.setdefault(row.tenant, {})[slot.number] = row
     sums = {name: _merged(of.values()) for name, of in cells.items()}
     names = _most_served(sums) if tenants is None else list(tenants)
@@ -110,12 +123,19 @@ def summed(
     )
 
 
+def _told_apart(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of an interval with their dues while there was a contest, and their free service."""
+    services = told_apart({row.tenant: (row.delivered, row.entitled) for row in rows})
+    return [row._replace(entitled=services[row.tenant].due, free=services[row.tenant].free) for row in rows]
+
+
 def _merged(rows: Iterable[Row]) -> Row:
     """Add rows up."""
     found, waits = list(rows), Counter[int]()
     for row in found:
         waits.update(row.waits)
-    return Row._make((OTHERS, *map(sum, zip(*(row[1:-1] for row in found), strict=True)), waits)) if found else _NOTHING
+    sums = {name: sum(getattr(row, name) for row in found) for name in _SUMMED}
+    return Row(OTHERS, waits=waits, **sums)
 
 
 def _most_served(sums: dict[str, Row]) -> list[str]:
@@ -124,7 +144,7 @@ def _most_served(sums: dict[str, Row]) -> list[str]:
 
 
 def _shares(rows: Mapping[str, Row]) -> dict[str, Share]:
-    return shares({name: (row.delivered, row.entitled) for name, row in rows.items()})
+    return shares({name: Service(row.delivered, row.entitled, row.free) for name, row in rows.items()})
 
 
 def _rounded(part: float | None) -> float | None:
@@ -145,8 +165,10 @@ def _totals(row: Row, part: Share, unit: float = 1.0) -> TenantTotals:
         row.failed,
         round(row.delivered / unit, 3),
         round(row.entitled / unit, 3),
+        round(row.free / unit, 3),
         _rounded(part.delivered),
-        _rounded(part.entitled),
+        _rounded(part.due),
+        _rounded(part.free),
         percentile_of(row.waits, 50),
         percentile_of(row.waits, 99),
     )

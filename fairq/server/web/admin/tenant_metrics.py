@@ -13,7 +13,7 @@ from typing import Any
 from attrs import frozen
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from fairq.model.fairness import jain_index, noisy_ones
+from fairq.model.fairness import Service, added, jain_index, noisy_ones, told_apart
 from fairq.model.history import OTHERS, STEPS, middle_of
 from fairq.model.tenants import TenantState
 from fairq.server.stats.tallies import QueueTally
@@ -24,7 +24,7 @@ QUEUES, TENANTS = 50, 20  # whose tenants are told; how many of each
 OTHER = "(other)"  # no tenant has that name
 _COMPARED = 100  # tenants of a queue whose backlogs are compared
 _SLOTS = 6  # of a minute each: the last five, and the one that is not over
-_LEAST_SHARE = 0.01  # of all that tenants were entitled to: less says little of how alike all are served
+_LEAST_SHARE = 0.01  # of all dues: less says little of how alike all are served
 _EDGES = range(2, 45, 2)  # buckets of the history that end at 2, 4, 8 ms, ... up to 70 minutes
 _PER_SERVER = "of this server since it started: sum the rates"
 _COUNTERS = {"enqueued": "tasks enqueued", "started": "attempts begun", "failed": "attempts that failed"}
@@ -32,7 +32,7 @@ _COUNTERS = {"enqueued": "tasks enqueued", "started": "attempts begun", "failed"
 
 @frozen
 class Tenants:
-    """What the store has of a queue's tenants: states, and delivered by entitled in the last minutes."""
+    """What the store has of a queue's tenants: states, and what they got of their dues in the last minutes."""
 
     queue: str
     states: Sequence[TenantState]
@@ -43,21 +43,20 @@ class Tenants:
 
 async def read_tenants(store: Store, queue: str) -> Tenants:
     """Read the metrics of a queue's tenants, at a cost that does not grow with their number."""
-    delivered, entitled = defaultdict[str, float](float), defaultdict[str, float](float)
+    found = defaultdict[str, list[Service]](list)
     for slot in (await store.history(queue, STEPS["24h"][0], -1, _SLOTS)).slots:
-        for row in slot.rows:
-            if row.tenant != OTHERS:
-                delivered[row.tenant] += row.delivered
-                entitled[row.tenant] += row.entitled
-    served = sorted(delivered, key=lambda name: (-delivered[name] - entitled[name], name))[:TENANTS]
+        for name, service in told_apart({row.tenant: (row.delivered, row.entitled) for row in slot.rows}).items():
+            found[name].append(service)
+    given = {name: added(of) for name, of in found.items() if name != OTHERS}
+    served = sorted(given, key=lambda name: (-given[name].delivered - given[name].due, name))[:TENANTS]
     _, some = await some_tenants(store, queue, _COMPARED)
     asked = list(dict.fromkeys([*served, *some]))[:_COMPARED]
     states = {each.tenant: each for each in await store.tenants(queue, asked)} if asked else {}
     waiting = sorted(states, key=lambda name: (-states[name].ready, name))
     told = [name for name in dict.fromkeys([*served, *waiting]) if name in states][:TENANTS]
-    ratios = {name: delivered[name] / entitled[name] for name in told if entitled[name] > 0}
-    least = _LEAST_SHARE * sum(entitled[name] for name in ratios)
-    jain = jain_index(ratio for name, ratio in ratios.items() if entitled[name] >= least)
+    ratios = {name: given[name].contested / given[name].due for name in told if name in given and given[name].due > 0}
+    least = _LEAST_SHARE * sum(given[name].due for name in ratios)
+    jain = jain_index(ratio for name, ratio in ratios.items() if given[name].due >= least)
     return Tenants(queue, [states[name] for name in told], noisy_ones(list(states.values())), ratios, jain)
 
 
@@ -82,7 +81,7 @@ def tell_stored(all_tenants: Sequence[Tenants]) -> Iterator[Metric]:
     """Write what the store knows about tenants."""
     minutes, states = "in the last five minutes", [(each, state) for each in all_tenants for state in each.states]
     for name, told, value in (
-        ("share_ratio", f"all service it got {minutes} by what it was entitled to while it competed",
+        ("share_ratio", f"what it got {minutes} while tenants waited, by what it was due then",
          lambda each, state: each.ratios.get(state.tenant)),
         ("weight", "its weight", lambda _, state: state.weight),
         ("ready", "its tasks that are ready and wait", lambda _, state: state.ready),

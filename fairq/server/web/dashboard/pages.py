@@ -19,7 +19,7 @@ from fairq.model.batches import BatchState
 from fairq.model.checks import MAX_BATCH
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
-from fairq.model.fairness import NOTHING
+from fairq.model.fairness import NOTHING, shares
 from fairq.model.history import STEPS
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import TaskState
@@ -142,7 +142,7 @@ async def tenant(view: View) -> Context:
         "row": rows[0],
         "paused_by": is_paused and await _paused_by(view, view.queue, None if queue_row["is_paused"] else name),
         "elsewhere": await _queues_of(view, name),
-        "share": watched.shares().get(name, NOTHING),
+        "share": shares(watched.service()).get(name, NOTHING),
         "held": held,
         "report": (await view.ask(wire.TenantReport(0, view.queue, name)))["report"],
         "next": await view.app.store.peek(view.queue, name, 10, brief=True),

@@ -2,7 +2,7 @@
 
 While somebody looks at a queue, its tenants' accounts are read each second, of at most MAX_TENANTS tenants, once for
 all who look; IDLE_S after the last look that ends. The minutes before the first look come from the queue's history, in
-intervals of ten seconds. Whoever was given anything in these two minutes is shown until they are over.
+intervals of ten seconds. A tenant that was given anything in these two minutes is shown until they are over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import trio
 from attrs import define, field, frozen
 
 from fairq.errors import FairqError
-from fairq.model.fairness import NOTHING, Share, shares
+from fairq.model.fairness import NOTHING, Service, Share, added, shares, told_apart
 from fairq.model.history import OTHERS, STEPS
 from fairq.model.tenants import TenantState
 from fairq.server.app import App
@@ -31,15 +31,12 @@ _WINDOW = 10  # samples of which a share is told, so that it does not jump with 
 _SLACK = 0.05  # by which a share must be larger for its row to move up: rows stay where somebody is about to press
 
 
-Service = Mapping[str, tuple[float, float]]  # tenant -> service delivered and entitled
-
-
 @frozen
 class Interval:
-    """What tenants were given and entitled to until a time, since the interval before."""
+    """What tenants were given until a time, since the interval before."""
 
     end_s: float  # of the wall clock, for a chart's axis
-    service: Service
+    service: Mapping[str, Service]
 
 
 @frozen
@@ -85,9 +82,9 @@ class Watched:
         return order
 
     def sample(self, at_s: float, tenants: list[TenantState], total: int) -> None:
-        """Add what tenants were given and entitled to since they were sampled last.
+        """Add what tenants were given since they were sampled last.
 
-        A tenant that is not known from then is new, and began at nothing; or, if not all were sampled, nobody knows.
+        A tenant that is not known from then is new, and began at nothing; or, if not all were sampled, unknown.
         """
         known = {each.tenant: (each.delivered, each.entitled) for each in self.tenants}
         is_whole = self.total <= len(self.tenants) and total <= len(tenants)
@@ -97,26 +94,25 @@ class Watched:
                 now = each.delivered, each.entitled
                 given, due = known.get(each.tenant, (0.0, 0.0) if is_whole else now)
                 gained[each.tenant] = max(0.0, now[0] - given), max(0.0, now[1] - due)
-            self.seconds.append(Interval(at_s, gained))
+            self.seconds.append(Interval(at_s, told_apart(gained)))
         self.tenants, self.total, self._sampled_s = tenants, total, at_s
 
     def shares(self) -> dict[str, Share]:
-        """Return the parts that tenants were given and entitled to in the last seconds."""
+        """Return the parts that tenants were given in the last seconds."""
         return shares(_sum(list(self.seconds)[-_WINDOW:]))
 
-    def service(self) -> Service:
-        """Return what tenants were given and entitled to in the last KEPT_S."""
+    def service(self) -> dict[str, Service]:
+        """Return what tenants were given in the last KEPT_S."""
         return _sum(self._intervals())
 
-    def series(self, tenants: Collection[str]) -> dict[str, tuple[list[float | None], list[float | None]]]:
+    def series(self, tenants: Collection[str]) -> dict[str, list[Share]]:
         """Return the parts of some tenants, and of all others as one, at each of `times_s`."""
         told = [Interval(each.end_s, _with_others(each.service, tenants)) for each in self._intervals()]
         first = len(told) - len(self.seconds)
         rows = [shares(each.service) for each in told[:first]]
         rows += [shares(_sum(told[max(first, end - _WINDOW) : end])) for end in range(first + 1, len(told) + 1)]
         names = [*tenants, *([OTHERS] if any(OTHERS in row for row in rows) else [])]
-        found = {each: [row.get(each, NOTHING) for row in rows] for each in names}
-        return {each: ([part.delivered for part in of], [part.entitled for part in of]) for each, of in found.items()}
+        return {each: [row.get(each, NOTHING) for row in rows] for each in names}
 
     def times_s(self) -> list[float]:
         """Return when the intervals of `series` end."""
@@ -127,27 +123,28 @@ class Watched:
         return [*(each for each in self.past if each.end_s > since), *self.seconds]
 
 
-def _sum(intervals: Iterable[Interval]) -> Service:
-    """Add up what tenants were given and entitled to."""
-    found: dict[str, tuple[float, float]] = {}
-    for each in intervals:
-        for tenant, (given, due) in each.service.items():
-            before = found.get(tenant, (0.0, 0.0))
-            found[tenant] = before[0] + given, before[1] + due
-    return found
+def _sum(intervals: Iterable[Interval]) -> dict[str, Service]:
+    """Add up what tenants were given."""
+    found: dict[str, list[Service]] = {}
+    for interval in intervals:
+        for tenant, each in interval.service.items():
+            found.setdefault(tenant, []).append(each)
+    return {tenant: added(of) for tenant, of in found.items()}
 
 
-def _with_others(service: Service, named: Collection[str]) -> Service:
+def _with_others(service: Mapping[str, Service], named: Collection[str]) -> dict[str, Service]:
     """Return the service of the named tenants, and of all others as one, if there are any."""
-    found = {name: service.get(name, (0.0, 0.0)) for name in named}
+    found = {name: service.get(name, Service()) for name in named}
     rest = [each for name, each in service.items() if name not in found]
-    return {**found, OTHERS: (sum(given for given, _ in rest), sum(due for _, due in rest))} if rest else found
+    return {**found, OTHERS: added(rest)} if rest else found
 
 
 def past_of(told: HistoryPage, before_s: float) -> list[Interval]:
     """Return the intervals of a history that ended before a time."""
     return [
-        Interval(end_s, {row.tenant: (row.delivered / told.unit, row.entitled / told.unit) for row in slot.rows})
+        Interval(
+            end_s, told_apart({row.tenant: (row.delivered / told.unit, row.entitled / told.unit) for row in slot.rows})
+        )
         for slot in told.slots
         if (end_s := (slot.number + 1) * PAST_STEP_S) < before_s
     ]

@@ -1,19 +1,19 @@
-"""The Fairness page: what each tenant is given and entitled to, and how long its tasks wait."""
+"""The Fairness page: what each tenant is given, contested and free, its due, and how long its tasks wait."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import asdict, frozen
 
 from fairq.errors import NotFound
 from fairq.model.audit import Change
-from fairq.model.fairness import NOTHING, Share, noisy_ones
-from fairq.model.history import OTHERS, History
+from fairq.model.fairness import NOTHING, Service, Share, noisy_ones, shares
+from fairq.model.history import OTHERS, History, TenantSeries
 from fairq.model.tenants import TenantState
 from fairq.server.stats.wait_times import percentile, summarize
-from fairq.server.web.dashboard.recent import MAX_MARKS, Mark, Service, Watched
+from fairq.server.web.dashboard.recent import MAX_MARKS, Mark, Watched
 from fairq.server.web.dashboard.view import Context, View, rows_of
 from fairq.server.web.dashboard.writing import briefly
 from fairq.wire import messages as wire
@@ -24,9 +24,10 @@ PERIODS = {"live": "2 minutes", "1h": "hour", "24h": "day", "14d": "two weeks"}
 
 @frozen
 class Row:
-    """A tenant: its account of the last seconds, its waiting times of the last minutes at this server."""
+    """A tenant: its shares of the last seconds and of two minutes, and its waiting times at this server."""
 
     state: TenantState
+    now: Share
     share: Share
     lag_s: float
     is_noisy: bool
@@ -58,8 +59,8 @@ def _waits(view: View, queue: str, tenant: str) -> dict[str, Any]:
     }
 
 
-def _rows(view: View, queue: str, watched: Watched, service: Service) -> list[Row]:
-    shares = watched.shares()
+def _rows(view: View, queue: str, watched: Watched, service: Mapping[str, Service]) -> list[Row]:
+    now, of_all = watched.shares(), shares(service)
     states = sorted(
         watched.tenants,
         key=lambda each: (-_given(service, each.tenant), -each.ready - each.leased, each.tenant),
@@ -70,30 +71,33 @@ def _rows(view: View, queue: str, watched: Watched, service: Service) -> list[Ro
     shown = {state.tenant: state for state in (busy or states)[:SHOWN]}
     for state in map(shown.__getitem__, watched.in_calm_order(shown)):
         waits = _waits(view, queue, state.tenant)
-        share = shares.get(state.tenant, NOTHING)
-        given, due = service.get(state.tenant, (0.0, 0.0))
-        rows.append(Row(state, share, due - given, state.tenant in noisy, waits, watched.color(state.tenant)))
+        name, got = state.tenant, service.get(state.tenant, Service())
+        parts = now.get(name, NOTHING), of_all.get(name, NOTHING)
+        rows.append(Row(state, *parts, got.due - got.contested, name in noisy, waits, watched.color(name)))
     return rows
 
 
-def _given(service: Service, tenant: str) -> float:
-    return service.get(tenant, (0.0, 0.0))[0]
+def _given(service: Mapping[str, Service], tenant: str) -> float:
+    return service.get(tenant, Service()).delivered
 
 
 def _chart(watched: Watched, times_s: Sequence[float], series: Iterable[Any], marks: Iterable[Mark]) -> dict[str, Any]:
-    """Make a chart; a series is a tenant's name, and the parts that it was given and was entitled to."""
+    """Make a chart; a series is a tenant's name, and the parts that it was given, and would have been given by dues."""
     rows = [
-        {"tenant": name, "color": watched.color(name) if name else None, "delivered": delivered, "entitled": entitled}
-        for name, delivered, entitled in series
+        {"tenant": name, "color": watched.color(name) if name else None, "delivered": delivered, "fair": fair}
+        for name, delivered, fair in series
     ]
     return {"times_s": times_s, "series": rows, "marks": [asdict(mark) for mark in marks]}
 
 
-def _live_chart(watched: Watched, rows: Sequence[Row], service: Service) -> dict[str, Any]:
+def _live_chart(watched: Watched, rows: Sequence[Row], service: Mapping[str, Service]) -> dict[str, Any]:
     """Return the shares of the shown tenants with the most service, and of all others as one."""
     most = {row.state.tenant for row in sorted(rows, key=lambda row: -_given(service, row.state.tenant))[:CHARTED]}
     series = watched.series([row.state.tenant for row in rows if row.state.tenant in most])
-    return _chart(watched, watched.times_s(), ((name, *parts) for name, parts in series.items()), watched.marks)
+    drawn = (
+        (name, [part.delivered for part in parts], [part.fair for part in parts]) for name, parts in series.items()
+    )
+    return _chart(watched, watched.times_s(), drawn, watched.marks)
 
 
 async def _past_chart(view: View, queue: str, period: str, watched: Watched) -> dict[str, Any]:
@@ -103,10 +107,14 @@ async def _past_chart(view: View, queue: str, period: str, watched: Watched) -> 
     changes = await view.ask(wire.Audit(0, verb="set_weight", queue=queue, since_ms=begin_ms))
     marks = [_mark(change) for change in rows_of(Change, changes["changes"]) if change.outcome == "ok"]
     named, rest = past.tenants[:CHARTED], past.tenants[CHARTED:]
-    series = [(each.tenant, each.delivered, each.entitled) for each in named]
+    series = [(each.tenant, each.delivered, _fair_series(each)) for each in named]
     if rest:
-        series.append((OTHERS, _added(each.delivered for each in rest), _added(each.entitled for each in rest)))
+        series.append((OTHERS, _added(each.delivered for each in rest), _added(map(_fair_series, rest))))
     return _chart(watched, [at / 1000 for at in past.times_ms], series, marks[:MAX_MARKS])
+
+
+def _fair_series(of: TenantSeries) -> list[float | None]:
+    return [Share(*parts).fair for parts in zip(of.delivered, of.entitled, of.free, strict=True)]
 
 
 def _added(series: Iterable[Sequence[float | None]]) -> list[float | None]:

@@ -42,11 +42,6 @@ def part(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}" if value < 0.0995 else f"{value:.0%}"
 
 
-def claim(value: float | None) -> str:
-    """Write the part of all that was given to which a tenant was entitled."""
-    return "no contest" if value is None else part(value)
-
-
 def number(value: float) -> str:
     """Write a number in its shortest form."""
     return f"{value:,.3f}".rstrip("0").rstrip(".")
@@ -130,7 +125,7 @@ def make_environment(*, is_dev: bool) -> Environment:
         lstrip_blocks=True,
     )
     environment.template_class = _Written
-    written = (count, span, part, claim, number, typed, size, moment, as_json, briefly, sought)
+    written = (count, span, part, number, typed, size, moment, as_json, briefly, sought)
     for each in (*written, say_sharing, say_silent, silence):
         environment.filters[each.__name__] = each
     environment.globals.update(query=query, version_of=version_of, is_dev=is_dev)

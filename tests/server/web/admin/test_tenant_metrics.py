@@ -34,7 +34,7 @@ async def test_tenants_tell_their_counts_their_shares_and_their_waits(admin: Ser
     ):
         await operator.ask("set_weight", queue="q", tenant="bob", weight=2.5)
         await ada.enqueue("q", [f"a{n}" for n in range(40)])
-        await bob.enqueue("q", ["b1", "b2"])
+        await bob.enqueue("q", [f"b{n}" for n in range(9)])
         await worker.attach("q", credit=4)
         tasks = {task["id"]: task for task in await worker.pushed(4)}
         first = next(task for id, task in tasks.items() if id.startswith("a"))
@@ -44,7 +44,7 @@ async def test_tenants_tell_their_counts_their_shares_and_their_waits(admin: Ser
         text = (await client.get("/metrics")).text
         page = values(text)
         assert page[("fairq_tenant_enqueued_total", "q", "ada")] == 40
-        assert page[("fairq_tenant_enqueued_total", "q", "bob")] == 2
+        assert page[("fairq_tenant_enqueued_total", "q", "bob")] == 9
         started = [page[("fairq_tenant_started_total", "q", each)] for each in ("ada", "bob")]
         assert sum(started) == 5
         assert page[("fairq_tenant_failed_total", "q", "ada")] == 1

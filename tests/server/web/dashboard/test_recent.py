@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from fairq.model.fairness import Service, Share
 from fairq.model.history import OTHERS, Row, Slot
 from fairq.model.tenants import TenantState
 from fairq.server.web.dashboard import recent as module
@@ -38,10 +39,9 @@ def test_shares_are_parts_of_what_was_gained_in_the_last_seconds(gains: list[dic
         totals.append({name: (a + more[name][0], b + more[name][1]) for name, (a, b) in totals[-1].items()})
     counted = gains[-module._WINDOW :]
     sums = {name: [sum(gained.get(name, (0, 0))[n] for gained in counted) for n in (0, 1)] for name in "abcd"}
-    given, is_contest = sum(got for got, _ in sums.values()), sum(due > 0 for _, due in sums.values()) > 1
-    for name, (delivered, entitled) in watched_of(*totals).shares().items():
-        assert delivered == (sums[name][0] / given if given else None)
-        assert entitled == (sums[name][1] / given if given and is_contest else None)
+    given = sum(got for got, _ in sums.values())
+    for name, share in watched_of(*totals).shares().items():
+        assert share.delivered == (sums[name][0] / given if given else None)
 
 
 def test_rows_stay_where_they_are_until_a_share_is_clearly_larger() -> None:
@@ -49,7 +49,7 @@ def test_rows_stay_where_they_are_until_a_share_is_clearly_larger() -> None:
 
     def order(**given: int) -> str:
         watched.seconds.clear()
-        watched.seconds.append(Interval(1, {name: (many, many) for name, many in given.items()}))
+        watched.seconds.append(Interval(1, {name: Service(many, many) for name, many in given.items()}))
         return "".join(watched.in_calm_order(given))
 
     assert order(a=34, b=33, c=33) == "abc"
@@ -66,23 +66,21 @@ def test_the_chart_begins_with_what_was_before_anybody_looked() -> None:
     past = module.past_of(HistoryPage(1_003_000, 1000.0, slots), 1_003.0)
     watched = watched_of({"ada": (50.0, 50.0)}, {"ada": (51.0, 52.0)}, past=past)
     assert watched.times_s() == [920, 990, 1_004]  # not what is too old, nor what is not over
-    assert watched.series(["ada"])["ada"] == ([0.75, 0.75, 1.0], [0.25, 0.25, None])
-    assert watched.service()["ada"] == (7.0, 4.0)
+    assert watched.series(["ada"])["ada"] == [Share(0.75, 0.25, 0.0), Share(0.75, 0.25, 0.0), Share(1.0, None, 1.0)]
+    assert watched.service()["ada"] == Service(7.0, 2.0, 1.0)
 
 
 def test_a_flood_that_has_drained_is_told_and_the_parts_of_each_moment_are_the_whole() -> None:
     accounts = [{"ada": (at, at)} for at in (1.0, 2.0)]  # then a tenant comes that nobody knew, and is gone soon
     accounts += [{"ada": (2.0 + at, 2.0), "flood": (99.0, 99.0)} for at in range(30)]
     watched = watched_of(*accounts)
-    assert watched.service() == {"ada": (30.0, 1.0), "flood": (99.0, 99.0)}
+    assert watched.service() == {"ada": Service(30.0, 0.0, 30.0), "flood": Service(99.0, 0.0, 99.0)}
     for named in (["ada"], ["ada", "flood"], ["flood"], []):
         told = watched.series(named)
         assert list(told) == [*named, *([OTHERS] if len(named) < 2 else [])]
-        assert {
-            sum(part or 0.0 for part in column) for column in zip(*(of[0] for of in told.values()), strict=True)
-        } == {1.0}
-    assert watched.series(["flood"])["flood"][0][1] == 0.99, "in the second in which it came"
-    assert watched_of(*accounts[:3], many=1).service()["flood"] == (0.0, 0.0), "it may have come long before"
+        assert {sum(part.delivered or 0.0 for part in column) for column in zip(*told.values(), strict=True)} == {1.0}
+    assert watched.series(["flood"])["flood"][1].delivered == 0.99, "in the second in which it came"
+    assert watched_of(*accounts[:3], many=1).service()["flood"] == Service(), "it may have come long before"
 
 
 async def test_colors_stay_a_tenants_own_after_nobody_looked(site: Site) -> None:

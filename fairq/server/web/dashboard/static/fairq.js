@@ -116,7 +116,7 @@
     }
   }
 
-  // ---- the chart: a solid line for what a tenant was given, a dashed one for what it was entitled to
+  // ---- the chart: a solid line for what a tenant was given, a dashed one for its due with its free time
   let chart = null;
   let shown = "";
   let marks = [];
@@ -126,7 +126,7 @@
     if (!data || !place || !data.dataset.chart) return;
     const told = JSON.parse(data.dataset.chart);
     if (told.times_s.length < 2) return; // a line has two ends
-    const columns = [told.times_s, ...told.series.flatMap((each) => [each.delivered, each.entitled])];
+    const columns = [told.times_s, ...told.series.flatMap((each) => [each.delivered, each.fair])];
     const names = told.series.map((each) => each.tenant).join("\n") + matchMedia("(prefers-color-scheme: dark)").matches;
     marks = told.marks;
     if (chart && shown === names) {
