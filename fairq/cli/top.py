@@ -11,7 +11,9 @@ from cyclopts import Parameter
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import fit_columns, make_console, make_table, print_json
 from fairq.cli.watch import watch
+from fairq.client.bodies import rows
 from fairq.errors import NotFound
+from fairq.model.tenants import TenantState
 from fairq.model.texts import say_ms, say_slots
 from fairq.model.why_text import say_silence
 
@@ -26,23 +28,27 @@ EVERY_S = 2.0
 QUEUES, TENANTS, TENANTS_OF_ONE = 8, 5, 10  # in a picture: queues, tenants of each of the first, or of one queue
 _DETAILED = 3  # queues whose tenants are shown
 _RATE_S, _SHARE_S = 60, 300  # periods of rates, and of shares and waiting times
-_QUIET = "no tenant has done anything in the last five minutes; what is newer than ten seconds may not be counted yet"
+_QUIET = "no tenant has any tasks yet"
+_LOOKED = 500  # tenants among which those are found whose tasks the history has not counted yet
+_RARE = ("pending", "delayed", "notes")  # columns that are left out where no row has anything
 Once = Annotated[bool, Parameter(negative=(), help="Print it once and exit, as without a terminal.")]
 
 _OF_QUEUE = {
-    "queue": "queue", "waiting": "waiting", "running": "running", "slots": "slots", "enqueued_per_s": "in/s",
+    "queue": "queue", "ready": "ready", "pending": "pending", "delayed": "delayed", "running": "running",
+    "slots": "slots", "enqueued_per_s": "in/s",
     "started_per_s": "started/s", "done_per_s": "done/s", "failed_per_s": "failed/s", "p50_ms": "wait p50",
     "p99_ms": "wait p99", "dead": "dead", "notes": "note",
 }  # fmt: skip
 _OF_TENANT = {
-    "queue": "queue", "tenant": "tenant", "weight": "weight", "waiting": "waiting", "running": "running",
-    "started_per_s": "started/s", "delivered_part": "delivered", "contested_part": "contested", "entitled_part": "due",
-    "free_part": "free", "p99_ms": "wait p99",
+    "queue": "queue", "tenant": "tenant", "weight": "weight", "ready": "ready", "pending": "pending",
+    "delayed": "delayed", "running": "running", "started_per_s": "started/s", "delivered_part": "delivered",
+    "contested_part": "contested", "entitled_part": "due", "free_part": "free", "p99_ms": "wait p99",
     "next_waits_ms": "next waits", "notes": "note",
 }  # fmt: skip
+_SHARES = ("delivered_part", "contested_part", "entitled_part", "free_part", "p99_ms")  # of a tenant's history
 _FIRST_TO_GO = (  # in a narrow terminal
     "p50_ms", "next_waits_ms", "failed_per_s", "done_per_s", "slots", "weight", "dead", "notes", "enqueued_per_s",
-    "running", "p99_ms", "started_per_s", "free_part", "entitled_part", "contested_part", "waiting",
+    "delayed", "pending", "running", "p99_ms", "started_per_s", "free_part", "entitled_part", "contested_part", "ready",
 )  # fmt: skip
 
 
@@ -53,7 +59,7 @@ def top(*, queue: str | None = None, once: Once = False, json: Json = False, ser
     nobody waited for it.
 
     Rates cover the last minute, shares and waiting times the last five, at all servers, which add their counts every
-    ten seconds.
+    ten seconds. Of tenants that these leave out, those are shown that have most tasks.
 
     Example: `fairq top --queue emails`
 
@@ -90,12 +96,12 @@ class Page:
 
     async def read(self, client: OperatorClient) -> dict[str, Any]:
         """Read the rows of queues and tenants."""
-        rows = await client.queues(self.queue)
-        if self.queue is not None and not rows:
+        queues = await client.queues(self.queue)
+        if self.queue is not None and not queues:
             raise NotFound(f"there is no queue {self.queue}", field="queue")
-        rows.sort(key=lambda row: (-(row.leased + _waiting(row)), row.queue))
-        found: dict[str, Any] = {"queues": [], "tenants": [], "more": max(0, len(rows) - QUEUES)}
-        for place, row in enumerate(rows[:QUEUES]):
+        queues.sort(key=lambda row: (-(row.leased + _waiting(row)), row.queue))
+        found: dict[str, Any] = {"queues": [], "tenants": [], "more": max(0, len(queues) - QUEUES)}
+        for place, row in enumerate(queues[:QUEUES]):
             history = await client.history(row.queue)
             found["queues"].append(_queue_row(row, history))
             if place < _DETAILED:
@@ -105,20 +111,15 @@ class Page:
     async def _tenants(self, client: OperatorClient, row: QueueRow, history: History) -> list[dict[str, Any]]:
         since = history.now_ms - _SHARE_S * 1000
         recent = await client.history(row.queue, since_ms=max(0, since))
-        named = [each for each in recent.tenants if each.tenant]
+        told = {each.tenant: each for each in recent.tenants if each.tenant}
         found = []
-        for each in named[: TENANTS_OF_ONE if self.queue else TENANTS]:
-            states = await client.tenants(row.queue, tenant=each.tenant)
-            if not states:  # it was deleted since
-                continue
-            state = states[0]
+        for state in await _states(client, row.queue, list(told), TENANTS_OF_ONE if self.queue else TENANTS):
+            each = told.get(state.tenant)
             found.append({
-                "queue": row.queue, "tenant": each.tenant, "weight": state.weight, "waiting": _waiting(state),
-                "running": state.leased, "started_per_s": _rate(recent, each.started),
-                "delivered_part": each.totals.delivered_part, "contested_part": each.totals.contested_part,
-                "entitled_part": each.totals.entitled_part, "free_part": each.totals.free_part,
-                "p99_ms": each.totals.p99_ms,
-                "next_waits_ms": await self._next_waits(client, row.queue, each.tenant, state.ready, recent.now_ms),
+                "queue": row.queue, "tenant": state.tenant, "weight": state.weight, **_counts(state),
+                "started_per_s": _rate(recent, each.started if each else []),
+                **{name: getattr(each.totals, name) if each else None for name in _SHARES},
+                "next_waits_ms": await self._next_waits(client, row.queue, state.tenant, state.ready, recent.now_ms),
                 "notes": _notes(state, ("paused", "closed", "rate_limited")),
             })  # fmt: skip
         return found
@@ -137,6 +138,22 @@ class Page:
         return max(0, now_ms - since_ms) if since_ms else None
 
 
+async def _states(client: OperatorClient, queue: str, told: Sequence[str], most: int) -> list[TenantState]:
+    """Return the tenants that the history names, then others that have, or had, tasks."""
+    found = [state for name in told[:most] for state in await client.tenants(queue, tenant=name)]  # some were deleted
+    if len(found) < most:
+        page = await client.request("tenants", {"queue": queue, "count": _LOOKED})
+        others = [each for each in rows(TenantState, page["tenants"]) if each.tenant not in told]
+        busy = [each for each in others if each.leased or each.done or _waiting(each)]
+        busy.sort(key=lambda each: (-(each.leased + _waiting(each)), -each.done, each.tenant))
+        found += busy[: most - len(found)]
+    return found
+
+
+def _counts(row: Any) -> dict[str, int]:
+    return {"ready": row.ready, "pending": row.pending, "delayed": row.delayed, "running": row.leased}
+
+
 def _waiting(row: Any) -> int:
     return int(row.ready + row.pending + row.delayed)
 
@@ -147,8 +164,7 @@ def _queue_row(row: QueueRow, history: History) -> dict[str, Any]:
                 for of in (history.queue.p50_ms, history.queue.p99_ms))  # fmt: skip
     rates = {f"{name}_per_s": _rate(history, getattr(history.queue, name)) for name in _RATES}
     return {
-        "queue": row.queue, "waiting": _waiting(row), "running": row.leased, "slots": row.slots,
-        "shared": row.shared, "shared_by": row.shared_by, **rates,
+        "queue": row.queue, **_counts(row), "slots": row.slots, "shared": row.shared, "shared_by": row.shared_by, **rates,
         "p50_ms": sorted(p50)[len(p50) // 2] if p50 else None, "p99_ms": max(p99, default=None), "dead": row.dead,
         "notes": ", ".join(filter(None, [_notes(row, ("paused", "closed", "repairing")),
                                          "no workers" if row.takers == "none" else "",
@@ -175,7 +191,7 @@ def draw_table(
 ) -> RenderableType:
     """Draw as many columns of a table as fit."""
     said = [_said(row) for row in rows]
-    left = {key: heading for key, heading in columns.items() if key != "notes" or any(row["notes"] for row in rows)}
+    left = {key: each for key, each in columns.items() if key not in _RARE or any(row[key] for row in rows)}
     return make_table(title, fit_columns(left, said, width, _FIRST_TO_GO), said, empty=empty)
 
 

@@ -119,7 +119,10 @@ BATCH_ID, TASK_ID = full(NEW_BATCH, "a batch"), full(FULL_ID, "a task")
 CHOICES = {  # options of a task that are kept, by name
     name: _TASKS[name if name in _TASKS else f"{name}_ms"].check
     for name in ("priority", "result_ttl", "retry_base", "retry_cap", "dedupe_key", "group")
-} | {"events": FLAG, "opened_at": MOMENT, "batch": lambda value, field: value and BATCH_ID(value, field)}
+} | {
+    "events": FLAG, "opened_at": MOMENT, "ready_at": MOMENT,
+    "batch": lambda value, field: value and BATCH_ID(value, field),
+}  # fmt: skip
 LIMITS = map_of({name: rule.check for name, rule in LIMIT_RULES.items()})
 OPTIONS = map_of(CHOICES)
 _SETTINGS = map_of(

@@ -1,8 +1,13 @@
--- needs: accounts, batches, calls, draws, leases, records, takes, task_options
+-- needs: accounts, calls, draws, leases, records, takes, task_options
 --
 -- For how long the tasks that are next have been ready: what alerts and autoscalers ask. A tenant that is blocked, or
 -- at its limit of running tasks, does not count, since no worker could help it; its wait counts from when it is let in.
--- Retries, and tasks of batches with a max_running, do not count: when they became ready is not known.
+--
+-- A task is ready since it was enqueued, or its start. If it has a run, that says since when instead: an attempt has
+-- ended, a dead letter was replayed, or the clock has gone back. If it waited for a batch slot, its options say when it
+-- got that.
+
+local EARLIEST = 2 ^ 40  -- a time; a lower `began_at` of a run that waits is of an earlier build, and says nothing
 
 -- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
 local function some_tags(call, wanted)
@@ -28,12 +33,17 @@ local function next_ids(call, tags)
   return ids, owners
 end
 
--- Since when a new task of a tenant that may be served has been ready; nil if that is not known.
-local function ready_since(call, account, id, header)
-  local batch = batches.of_task(call, id)
-  if batch and batch.max_running > 0 then return nil end
-  local details = accounts.odd_details(call, account)
-  return math.max(header.enqueued_at, header.start_at, details and details.cause ~= 0 and details.let_in_at or 0)
+-- Since when the next task of a tenant that may be served has been ready; nil if it is not, or that is not known.
+local function ready_since(call, account, id, record)
+  local run, details, since = leases.run_of(call, id), accounts.odd_details(call, account), nil
+  if run then
+    if leases.is_leased(run.state) or run.began_at < EARLIEST then return nil end
+    since = run.began_at
+  else
+    local header = records.read(record)
+    since = math.max(header.enqueued_at, header.start_at)
+  end
+  return math.max(since, task_options.of(call, id).ready_at, details and details.cause ~= 0 and details.let_in_at or 0)
 end
 
 -- oldest(keys, argv): the longest time for which any of the tasks has been ready that are next of their tenants. All
@@ -47,10 +57,8 @@ function reads.oldest(keys, args)
   leases.read_runs(call, ids)
   task_options.read(call, ids)
   for i, id in ipairs(ids) do
-    if found[i] and not leases.run_of(call, id) then
-      local since = ready_since(call, owners[id], id, records.read(found[i]))
-      if since then longest = math.max(longest, call.now - since) end
-    end
+    local since = found[i] and ready_since(call, owners[id], id, found[i])
+    if since then longest = math.max(longest, call.now - since, 0) end
   end
   return {longest, #ids}
 end

@@ -60,7 +60,7 @@ function reads.why(keys, args)
   facts.is_awake = account.slot == AWAKE and 1 or 0
   local run = leases.run_of(call, id)
   facts.lost_leases, facts.max_lost_leases = run and run.lost_leases or 0, queue.max_lost_leases
-  facts.was_lost = run and run.state == leases.REAPED and 1 or 0
+  facts.was_lost = run and run.state == leases.REAPED and run.lease > 0 and 1 or 0
   facts.opening_changes_at = redis.call('ZSCORE', call.prefix .. 'opening_changes', account.name) or 0
   facts.queue_opening_changes_at = redis.call('ZSCORE', call.prefix .. 'opening_changes', '') or 0
   for name, value in pairs(facts) do

@@ -38,13 +38,8 @@ function writes.replay(keys, args)
       places.drop_letter(call, id, death)
       return 'gone'
     end
-    local attempts = died.attempts
     local account, header, bytes = places.take_out_dead(call, id, death), records.read(record, id)
-    if attempts > 0 then
-      leases.set_run(call, id, RUN.new{state = leases.REAPED, features = header.features, bytes = bytes,
-        tag = account.tag, attempt = attempts, uncounted_attempts = attempts, max_attempts = header.max_attempts,
-        expires_at = header.expires_at > call.now and header.expires_at or 0})
-    end
+    leases.set_new_run(call, id, header, bytes, account.tag, died.attempts, call.now)
     reopen(call, id, record, header)
     local is_counted = batches.count_revived(call, id, died.reason)
     places.put_ready(call, account, {id})

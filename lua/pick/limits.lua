@@ -197,6 +197,11 @@ function limits.sweep(call, count)
       redis.call('ZREM', call.prefix .. 'parked', account.name)
       limits.meter(call, accounts.touch(call, account))
     end
+    local details = accounts.odd_details(call, account)
+    if details and details.let_in_at > call.now then  -- the queue's time has gone back since
+      accounts.touch(call, account)
+      details.let_in_at = call.now
+    end
     local first = redis.call('ZRANGE', call.prefix .. 'delayed:' .. account.name, 0, 0, 'WITHSCORES')[2]
     if first then redis.call('ZADD', call.prefix .. 'due', 'LT', math.floor(first), account.name) end
   end

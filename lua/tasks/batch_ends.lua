@@ -1,4 +1,4 @@
--- needs: accounts, arrivals, batches, calls, feeds, places, records
+-- needs: accounts, arrivals, batches, calls, feeds, places, records, task_options
 --
 -- What follows for batches (tasks/batches.lua) when their tasks change, callback tasks among it.
 
@@ -11,6 +11,7 @@ local function refill(call, id, batch)
   local account = accounts.touch_named(call, batch.tenant)
   redis.call('ZREM', call.prefix .. 'pending:' .. id, unpack(ids))
   accounts.count(call, account, 'pending', -#ids)
+  task_options.note_ready(call, ids)
   places.put_ready(call, account, ids)
 end
 

@@ -8,7 +8,8 @@
 -- A lease that is extended has a deadline of its own, in `extended`. Deadlines count from `queue.origin`.
 --
 -- A *run* in `runs` is what changes of a task: its lease, its attempts. It is there from the first lease on, also while
--- the task waits for its next attempt.
+-- the task waits for its next attempt: `began_at` then says since when it is ready, or when it will be, and `lasts` how
+-- many seconds before that the wait began.
 
 -- run.state: leased (and perhaps asked to stop), or how the last lease ended (told apart for who settles twice)
 local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
@@ -86,6 +87,18 @@ end
 function leases.set_run(call, id, run)
   call.runs[id] = run and RUN.pack(run) or false
   table.insert(table_in(call, 'changed_runs'), id)
+end
+
+-- The task of this run waits, from now on, until then.
+function leases.set_wait(call, run, ready_at)
+  run.began_at, run.lasts = ready_at, math.ceil((ready_at - call.now) / 1000)
+end
+
+-- Keeps a run of a task that has none, and waits until then; its attempts so far do not count.
+function leases.set_new_run(call, id, header, bytes, tag, attempts, ready_at)
+  leases.set_run(call, id, RUN.new{state = REAPED, features = header.features, bytes = bytes, tag = tag,
+    began_at = ready_at, attempt = attempts, uncounted_attempts = attempts, max_attempts = header.max_attempts,
+    expires_at = header.expires_at > call.now and header.expires_at or 0})
 end
 
 -- Reads these bundles, in one command.

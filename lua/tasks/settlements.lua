@@ -63,7 +63,7 @@ local function is_last_attempt(run) return run.max_attempts > 0 and counted(run)
 -- The task waits for its next attempt, its run with it: for so many ms, or (nil) at the head of its tenant's list; the
 -- window's end is watched again.
 local function keep_waiting(call, account, id, run, delay)
-  if delay then run.began_at = call.now end
+  leases.set_wait(call, run, call.now + (delay or 0))
   leases.set_run(call, id, run)
   if run.expires_at > 0 then redis.call('ZADD', call.prefix .. 'expiring', run.expires_at, id) end
   if not delay then return places.put_ready(call, account, {id}, true) end

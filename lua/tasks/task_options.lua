@@ -66,6 +66,21 @@ function task_options.add(call, tasks)
   call.queue.tasks_with_options = call.queue.tasks_with_options + #tasks
 end
 
+-- Notes that these tasks, which waited for batch slots, are ready from now on.
+function task_options.note_ready(call, ids)
+  local fields = {}
+  task_options.read(call, ids)
+  for _, id in ipairs(ids) do
+    local asked = task_options.of(call, id)
+    if asked ~= PLAIN then  -- else a call failed half way
+      asked = with_defaults({ready_at = call.now}, asked)
+      call.task_options[id] = asked
+      fields[#fields + 1], fields[#fields + 2] = id, cmsgpack.pack(without_defaults(asked, PLAIN))
+    end
+  end
+  write('HSET', call.prefix .. 'task_options', fields)
+end
+
 function task_options.unique_key(call, name, dedupe_key)
   return call.prefix .. 'unique:' .. name .. ':' .. dedupe_key
 end

@@ -1,12 +1,14 @@
--- needs: leases, records
+-- needs: accounts, leases, records, task_options
 --
 -- What a clock that was far ahead has left, once it is set right.
 --
 -- Delays, ends of windows and the waits before retries are spans, but they are kept as times. Beside each stands the
--- time from which it was counted (`start_from` and `end_from` of a record, `began_at` of a run that waits). If that is
--- still to come, the clock was ahead then, and the span counts from now instead. So it does not matter how far the
--- clock was ahead, or whether a call saw it jump, and to look twice changes nothing. A time that the caller gave has no
--- such mark, and stays.
+-- time from which it was counted (`start_from` and `end_from` of a record), or how long it is (`lasts` of a run that
+-- waits). If that time is still to come, the clock was ahead then, and the span counts from now instead. So it does not
+-- matter how far the clock was ahead, or whether a call saw it jump, and to look twice changes nothing. A time that the
+-- caller gave has no such mark, and stays.
+--
+-- A task that is ready since a time that is still to come is ready since now (inspect/oldest.lua).
 --
 -- When schedules fire and opening hours change is computed anew by servers (features/): both are made due. Leases and
 -- accounts count from the origin, which moved along (base/calls.lua), and a bucket is full after its burst at the
@@ -34,33 +36,55 @@ local function recount(call, at, from)
   return from > call.now and at > from and call.now + at - from or at
 end
 
-local function mend_start(call, id, header, run)
-  local delayed = call.prefix .. 'delayed:' .. header.tenant
-  local score = redis.call('ZSCORE', delayed, id)
-  if not score then return end
-  local is_first = math.floor(score) == header.start_at  -- else it waits for a retry
-  local at = recount(call, tonumber(score), is_first and header.start_from * 1000 or run and run.began_at or 0)
-  redis.call('ZADD', delayed, text(at), id)
-  redis.call('ZADD', call.prefix .. 'due', 'LT', math.floor(at), header.tenant)
+local function is_dead(call, id)
+  return redis.call('HEXISTS', call.prefix .. 'dead', id) == 1
+end
+
+-- When a task that waits will be ready, or since when it is.
+local function mend_wait(call, id, record, run)
+  local header, bytes = records.read(record, id)
+  if (run and run.began_at or math.max(header.enqueued_at, header.start_at)) <= call.now then return end
+  local delayed, at = call.prefix .. 'delayed:' .. header.tenant, call.now
+  local score, from = redis.call('ZSCORE', delayed, id), header.start_from * 1000
+  if run then from = run.lasts > 0 and run.began_at - run.lasts * 1000 or 0 end
+  if score then
+    at = recount(call, tonumber(score), from)
+    redis.call('ZADD', delayed, text(at), id)
+    redis.call('ZADD', call.prefix .. 'due', 'LT', math.floor(at), header.tenant)
+  end
+  if run then
+    run.began_at = math.floor(at)
+    leases.set_run(call, id, run)
+  elseif (not score or header.enqueued_at > call.now) and not is_dead(call, id) then
+    leases.set_new_run(call, id, header, bytes, accounts.named(call, header.tenant).tag, 0, math.floor(at))
+  end
 end
 
 local function mend_task(call, id, record, run)
+  if not (run and leases.is_leased(run.state)) then mend_wait(call, id, record, run) end
   local header = records.read(record)
-  local is_waiting = run and not leases.is_leased(run.state)
-  local latest = math.max(header.start_from * 1000, header.end_from * 1000, is_waiting and run.began_at or 0)
-  if latest <= call.now then return end
-  if not run or is_waiting then mend_start(call, id, header, run) end
+  if math.max(header.start_from, header.end_from) * 1000 <= call.now then return end
   local start_at = recount(call, header.start_at, header.start_from * 1000)
   local expires_at = recount(call, header.expires_at, header.end_from * 1000)
-  if run then
-    if run.expires_at > 0 then run.expires_at = expires_at end
-    if is_waiting then run.began_at = math.min(run.began_at, call.now) end
+  run = leases.run_of(call, id)
+  if run and run.expires_at > 0 then
+    run.expires_at = expires_at
     leases.set_run(call, id, run)
   end
   if expires_at ~= header.expires_at then redis.call('ZADD', call.prefix .. 'expiring', 'XX', text(expires_at), id) end
   local latest_from = records.counted_from(call)
   records.change_window(call, id, record, {start_at = start_at, expires_at = expires_at,
     start_from = math.min(header.start_from, latest_from), end_from = math.min(header.end_from, latest_from)})
+end
+
+-- Tasks that had waited for batch slots.
+local function mend_admitted(call, ids)
+  local ahead = {}
+  if #ids > 0 then task_options.read(call, ids) end
+  for _, id in ipairs(ids) do
+    if task_options.of(call, id).ready_at > call.now then ahead[#ahead + 1] = id end
+  end
+  task_options.note_ready(call, ahead)
 end
 
 local function mend_tasks(call, cursor)
@@ -71,6 +95,7 @@ local function mend_tasks(call, cursor)
   end
   if #ids > 0 then leases.read_runs(call, ids) end
   for i, id in ipairs(ids) do mend_task(call, id, found[i], leases.run_of(call, id)) end
+  mend_admitted(call, ids)
   return page[1]
 end
 

@@ -77,20 +77,19 @@ local function move(call, id, record, run, start_at, start_from)
   local end_from = header.end_from
   if moves then
     expires_at = starts_at + expires_at - (header.start_at > 0 and header.start_at or header.enqueued_at)
-    start_at, end_from = starts_at, start_at > call.now and start_from or records.counted_from(call)
+    end_from = start_at > call.now and start_from or records.counted_from(call)
     redis.call('ZADD', call.prefix .. 'expiring', expires_at, id)
   end
   places.take_out(call, account, id)
   local more = records.change_window(call, id, record,
-    {start_at = start_at, expires_at = expires_at, start_from = start_from, end_from = end_from})
-  if more ~= 0 then
-    accounts.add_bytes(call, account, more)
-    if run then
-      run.bytes = run.bytes + more
-      leases.set_run(call, id, run)
-    end
+    {start_at = starts_at, expires_at = expires_at, start_from = start_from, end_from = end_from})
+  accounts.add_bytes(call, account, more)
+  if run then
+    run.bytes, run.began_at, run.lasts = run.bytes + more, starts_at, 0
+    if start_from > 0 then leases.set_wait(call, run, starts_at) end
+    leases.set_run(call, id, run)
   end
-  places.put(call, account, id, start_at)
+  places.put(call, account, id, starts_at)
   return 'ok'
 end
 

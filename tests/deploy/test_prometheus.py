@@ -40,6 +40,7 @@ FIRES: dict[str, dict[str, str]] = {
     },
     "FairqTasksWait": {
         f"fairq_oldest_ready_age_seconds{{{QUEUE}}}": "301+60x60", f"fairq_slots{{{QUEUE}}}": "5x60",
+        f"fairq_queue_paused{{{QUEUE}}}": "0x60",
     },
     "FairqUnfair": {
         f"fairq_tenant_share_ratio{{{TENANT}}}": "0.4x60", f"fairq_tenant_ready{{{TENANT}}}": "3x60",

@@ -233,7 +233,7 @@ class Keyspace:
         for id, run in self.runs.items():
             assert id in self.records
             assert id not in self.dead
-            assert run.attempt >= 1, id
+            assert run.attempt >= 1 or run.lease == 0, id
             assert run.attempt <= run.max_attempts + run.uncounted_attempts or run.max_attempts == 0, id
             assert self.tags[run.tag] == self.headers[id].tenant
             assert run.lease <= self.queue.last_lease

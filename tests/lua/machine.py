@@ -682,14 +682,12 @@ class QueueMachine(RuleBasedStateMachine):
             peeked = list(pairs(self.call("peek", name, 100)))
             self.same([id.decode() for id, _ in peeked], list(t.ready))
             next_one = peeked[: int(shares[name]["is_eligible"])]
-            heads += [(id.decode(), t.let_in_at if t.cause else 0, unpack("HEADER", record)) for id, record in next_one]
+            heads += [(id.decode(), t.let_in_at if t.cause else 0) for id, _ in next_one]
             for id, record in peeked:
                 self.same(len(record) - unpack("HEADER", record).end, self.model.records[id.decode()].size)
         now = self.model.open(self.now)
         ages = [
-            now - max(head.enqueued_at, head.start_at, since)
-            for id, since, head in heads
-            if id not in self.model.runs and not ((b := self.model.batch_of(id)) and b.max_running)
+            max(0, now - max(self.model.ready_since(id), self.model.records[id].ready_at, since)) for id, since in heads
         ]
         self.same(self.call("oldest", 100), [max([-1, *ages]), len(heads)])
         self.same(self.queue.tasks(*ids), [reports.task(self.model, id, self.now) for id in ids])

@@ -29,6 +29,7 @@ class Batching(Records):
             t = self.touch(b.tenant)
             del b.pending[id]
             t.pending -= 1
+            self.records[id].ready_at = self.call_now
             self.put_ready(t, id)
 
     def finish_batches(self, now: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fairq.model.queue.schedules import Scheduling
-from fairq.model.queue.tasks import Task
+from fairq.model.queue.tasks import Run, Task
 
 STEPS = 3
 
@@ -35,17 +35,22 @@ class Jumping(Scheduling):
             return now + at - since if now < since < at else at
 
         run, t = self.runs.get(id), task.tenant
-        waits_from = run.waits_from if run and id not in self.leases else 0
         start_from, end_from = task.start_from * 1000, task.end_from * 1000
-        if max(start_from, end_from, waits_from) <= now:
+        if id not in self.dead and id not in self.leases and self.ready_since(id) > now:
+            at = now
+            if is_delayed := id in t.delayed:
+                wait_from = (run.ready_at - run.wait_s * 1000 if run.wait_s else 0) if run else start_from
+                at = t.delayed[id] = recount(t.delayed[id], wait_from)
+                self.due[t.name] = min(self.due.get(t.name, math.inf), math.floor(at))
+            if run:
+                run.ready_at = math.floor(at)
+            elif not is_delayed or task.created_at > now:
+                self.runs[id] = Run(task.max_attempts, state="reaped", ready_at=math.floor(at))
+        if task.ready_at > now:
+            task.ready_at = now
+        if max(start_from, end_from) <= now:
             return
-        if id in t.delayed:
-            score = t.delayed[id]
-            t.delayed[id] = recount(score, start_from if math.floor(score) == task.start_at else waits_from)
-            self.due[t.name] = min(self.due.get(t.name, math.inf), math.floor(t.delayed[id]))
         task.start_at, task.expires_at = recount(task.start_at, start_from), recount(task.expires_at, end_from)
         if id in self.expiring:
             self.expiring[id] = task.expires_at
-        if run and id not in self.leases:
-            run.waits_from = min(run.waits_from, now)
         task.start_from, task.end_from = (min(each, int(now // 1000)) for each in (task.start_from, task.end_from))

@@ -159,8 +159,9 @@ class Operating(Scheduling):
             if id in self.dead:
                 attempts, task, is_expired = self.dead[id].attempts, self.records[id], self.dead[id].reason == "expired"
                 t = self.forget_dead(id)
-                if attempts:
-                    self.runs[id] = Run(task.max_attempts, attempts, uncounted_attempts=attempts, state="reaped")
+                self.runs[id] = Run(
+                    task.max_attempts, attempts, uncounted_attempts=attempts, state="reaped", ready_at=now
+                )
                 if task.expires_at > now:
                     self.expiring[id] = task.expires_at
                 task.expires_at = task.expires_at if task.expires_at > now else 0

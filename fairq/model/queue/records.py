@@ -130,6 +130,11 @@ class Records(FairPick):
         t.bytes += bytes_of_error(error) - bytes_of_error(run.error)
         run.error = error
 
+    def ready_since(self, id: str) -> float:
+        """Return since when a task that waits is ready, or when it will be, by all but its batch."""
+        run, task = self.runs.get(id), self.records[id]
+        return run.ready_at if run else max(task.created_at, task.start_at)
+
     def put_ready(self, t: Tenant, id: str, at_head: bool = False) -> None:
         """Make a task ready, last of its priority and group; it is pending if its batch has no free slot."""
         asked, b = self.records[id].asked, self.batch_of(id)

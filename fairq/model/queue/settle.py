@@ -86,8 +86,9 @@ class Settling(Batching):
         run.state = state
         return t
 
-    def keep_waiting(self, id: str) -> None:
-        """Watch the window again while the task waits for its next attempt."""
+    def keep_waiting(self, id: str, now: float, ready_at: float) -> None:
+        """Have the task wait for its next attempt; its window is watched again."""
+        self.runs[id].wait(now, ready_at)
         if self.records[id].expires_at:
             self.expiring[id] = self.records[id].expires_at
 
@@ -99,7 +100,7 @@ class Settling(Batching):
             self.note_error(id, run, error)
         if delay is not None:
             return self.wait_for(t, id, delay, now)
-        self.keep_waiting(id)
+        self.keep_waiting(id, now, now)
         self.put_ready(t, id, at_head=True)
 
     def count_lost(self, run: Run, was_alone: bool) -> bool:
@@ -119,7 +120,7 @@ class Settling(Batching):
             return self.bury(id, "lease_lost", now)
         if before := run.attempt - run.uncounted_attempts - 1:
             return self.wait_for(t, id, self.longest_wait(id, before), now)
-        self.keep_waiting(id)
+        self.keep_waiting(id, now, now)
         self.put_ready(t, id, at_head=True)
 
     def nack(
@@ -143,8 +144,7 @@ class Settling(Batching):
 
     def wait_for(self, t: Tenant, id: str, delay: float, now: float) -> None:
         """Let a task wait for its next attempt."""
-        self.keep_waiting(id)
-        self.runs[id].waits_from = now
+        self.keep_waiting(id, now, now + delay)
         if delay > 0:
             self.put_delayed(t, id, now + delay)
         else:
@@ -189,15 +189,16 @@ class Settling(Batching):
                 outcomes.append("ok")
                 if start_at > now or id in t.delayed:
                     self.take_out(id)
+                    starts_at = max(start_at, now)
+                    if run := self.runs.get(id):
+                        run.wait(now if delay else starts_at, starts_at)
                     t.bytes -= task.bytes(id)
                     task.start_from = int(now // 1000) if delay else 0
                     if task.end_moves and task.expires_at:
-                        starts_at = max(start_at, now)
                         task.expires_at += starts_at - (task.start_at or task.created_at)
-                        task.start_at, self.expiring[id] = starts_at, task.expires_at
+                        self.expiring[id] = task.expires_at
                         task.end_from = task.start_from if start_at > now else int(now // 1000)
-                    else:
-                        task.start_at = start_at
+                    task.start_at = starts_at
                     t.bytes += task.bytes(id)
                     if start_at > now:
                         self.put_delayed(t, id, start_at)

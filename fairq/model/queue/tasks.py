@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from attrs import define, field
 
 from fairq.model.batches import BatchStage, BatchState
@@ -38,6 +40,7 @@ class Task:
     retry_cap: float = 0  # likewise
     start_from: int = 0  # the second from which its start was counted
     end_from: int = 0  # likewise its end
+    ready_at: float = 0  # when it got a place in its batch that it had waited for
 
     @property
     def length(self) -> int:
@@ -73,7 +76,12 @@ class Run:
     worker: str = ""
     error: str = ""
     lost_leases: int = 0
-    waits_from: float = 0  # for a retry
+    ready_at: float = 0  # since when it is ready, or when it will be, unless it is leased
+    wait_s: int = 0  # before that: how long its wait is, in whole seconds
+
+    def wait(self, now: float, ready_at: float) -> None:
+        """Have its task wait, from now on."""
+        self.ready_at, self.wait_s = ready_at, math.ceil((ready_at - now) / 1000)
 
     @property
     def last_attempt(self) -> int:

@@ -143,6 +143,8 @@ class Ticking(Settling, Jumping):
             if t.blocked & RATE_LIMITED:
                 self.parked.pop(name, None)
                 self.meter(self.touch(name))
+            if t.let_in_at > self.call_now:
+                self.touch(name).let_in_at = self.call_now
             if t.delayed:
                 self.due[name] = min(self.due.get(name, math.inf), t.delayed.first_at)
         self.sweeping = 0

@@ -119,7 +119,7 @@ async def tenants(view: View) -> Context:
         found, total, is_whole = list(watched.tenants), watched.total, len(watched.tenants) >= watched.total
     order = view.query.get("sort", "ready")
     keys: dict[str, Any] = {"tenant": lambda each: each.tenant, "weight": lambda each: -each.weight}
-    for name in ("ready", "leased", "delayed", "dead", "done"):
+    for name in ("ready", "leased", "delayed", "pending", "dead", "done"):
         keys[name] = lambda each, name=name: (-getattr(each, name), each.tenant)
     rows = sorted(found, key=keys.get(order, keys["ready"]))
     return {"row": row, "queues": queues, "rows": rows, "total": total, "text": text, "is_whole": is_whole}
