@@ -7,15 +7,14 @@ collector, with all that the handler had. So the worker that takes an exception 
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from gc import get_referents
+from types import FrameType
 
 _traceback, *_LED_TO_IT = [  # an exception's own may raise
     vars(BaseException)[name].__get__ for name in ("__traceback__", "__cause__", "__context__")
 ]
 _in_group = vars(BaseExceptionGroup)["exceptions"].__get__
-_CLEAR_CLOSES = 0 if sys.version_info >= (3, 13) else CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 
 def let_frames_go(error: BaseException) -> None:
@@ -32,7 +31,15 @@ def let_frames_go(error: BaseException) -> None:
         frames = _traceback(error)
         BaseException.with_traceback(error, None)
         while frames is not None:
-            if not frames.tb_frame.f_code.co_flags & _CLEAR_CLOSES:  # one that is suspended goes on elsewhere
-                with suppress(RuntimeError):  # so does one that runs
+            if _has_ended(frames.tb_frame):
+                with suppress(RuntimeError):  # Python's own word on it, where it has one
                     frames.tb_frame.clear()
             frames = frames.tb_next
+
+
+def _has_ended(frame: FrameType) -> bool:
+    """True unless a frame runs or is suspended: only then the collector sees what it holds, such as its code.
+
+    To clear a suspended one would end what goes on elsewhere.
+    """
+    return any(each is frame.f_code for each in get_referents(frame))

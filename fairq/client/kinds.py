@@ -107,26 +107,28 @@ class Handler:
     async def _around(self, middleware: Iterator[Around], task: Any, threads: Threads, limit_s: float) -> Any:
         for enter in middleware:  # the others within it: a stack of contextlib's would keep what they raise
             async with enter(task):
-                return await self._around(middleware, task, threads, limit_s)
+                with OwnProcess():  # what is around is the parent's
+                    return await self._around(middleware, task, threads, limit_s)
             return None  # it has taken the error
         if not self.is_async:
             return await threads.run(self._in_thread, task, limit_s)
         with ExitStack() as stack:
-            for enter_here in self.hooks.inside:
-                stack.enter_context(enter_here(task))
-            with OwnProcess():  # the middleware is the parent's
-                return await within(limit_s, partial(self.function, task))
+            self._enter(stack, task)
+            return await within(limit_s, partial(self.function, task))
         return None  # one of them has taken the error
 
     def _call(self, task: Any) -> Any:
         if not self.hooks.inside:
             return self.function(task)
         with ExitStack() as stack:
-            for enter in self.hooks.inside:
-                stack.enter_context(enter(task))
-            with OwnProcess():
-                return self.function(task)
+            self._enter(stack, task)
+            return self.function(task)
         return None
+
+    def _enter(self, stack: ExitStack, task: Any) -> None:
+        for enter in self.hooks.inside:
+            stack.enter_context(enter(task))
+            stack.enter_context(OwnProcess())  # what is around is the parent's
 
     async def _typed(self, payload_type: PayloadType, task: Any, threads: Threads) -> Any:
         """Return the task with its payload converted to the function's type; a long payload in a thread."""

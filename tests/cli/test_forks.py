@@ -23,6 +23,7 @@ import fairq, fairq.sync
 app = fairq.Worker(concurrency=2)
 client = fairq.sync.open_client(token="dev-tenant:ada")
 mp = multiprocessing.get_context("fork")
+pid = os.getpid()
 
 def tell(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
@@ -39,9 +40,25 @@ def bye():
     tell("bye")
 
 @app.middleware
+async def outermost(task):
+    try:
+        yield
+    finally:
+        if os.getpid() != pid:
+            tell("ended as the parent does")
+
+@app.middleware
 def around(task):
+    try:
+        yield
+    finally:
+        tell("after" if os.getpid() == pid else "ended as", task.id)
+
+@app.middleware
+def innermost(task):
+    if task.payload == "exits in middleware":
+        fork("exits")
     yield
-    tell("after", task.id)
 
 def act(how):
     match how:
@@ -61,6 +78,8 @@ def act(how):
             os._exit(3)
 
 def fork(how):
+    if how == "exits in middleware":
+        return
     if pid := os.fork():
         if how == "is terminated":
             os.kill(pid, signal.SIGTERM)
@@ -147,7 +166,10 @@ WAYS: Mapping[str, list[str]] = {
     "asyncio": [],
 }
 QUEUES = ("thread", "loop", "subtask")
-ENDS = {"exits": 3, "raises": 1, "returns": 0, "is terminated": -signal.SIGTERM, "interrupts": 1, "calls": 3}
+ENDS = {
+    "exits": 3, "exits in middleware": 3, "raises": 1, "returns": 0, "is terminated": -signal.SIGTERM, "interrupts": 1,
+    "calls": 3,
+}  # fmt: skip
 NOTHING = [True, -1, 0, 0]
 
 

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import io
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -91,10 +92,13 @@ def fail(kind: str) -> None:
 
 
 PLAIN = ("error", "Retry", "Postpone", "Reject", "from", "kept", "shared", "stop", "stack")
-ASYNC = ("child", "group", "anyio", "verdict in group", "timeout", "group timeout", "cancel", "group cancel")
+ASYNC = (
+    "child", "group", "anyio", "verdict in group", "async stack", "exc_info", "timeout", "group timeout", "cancel",
+    "group cancel",
+)  # fmt: skip
 
 
-async def fail_async(kind: str, loop: str) -> None:
+async def fail_async(kind: str, loop: str, here: object = None) -> None:
     """Fail as async functions do."""
     match kind:
         case "child" if loop != "trio":
@@ -106,6 +110,16 @@ async def fail_async(kind: str, loop: str) -> None:
             await fail_in_anyio(loop, ValueError("broken"))
         case "verdict in group":
             await fail_in_anyio(loop, fairq.Reject("never"))
+        case "async stack":  # contextlib keeps its traceback in a coroutine
+            async with contextlib.AsyncExitStack() as stack:
+                stack.push_async_callback(fail_async, "from", loop)
+                fail("error")
+        case "exc_info":  # as many programs that report errors
+            try:
+                fail("error")
+            except ValueError:
+                info = sys.exc_info()
+                raise KeyError("reported") from info[1]
         case "timeout" | "cancel":
             await anyio.sleep_forever()
         case "group timeout" | "group cancel":
@@ -157,7 +171,7 @@ async def test_the_frames_of_a_failed_handler_are_free_when_its_task_has_ended(
 
     async def handle_async(task: fairq.Task) -> None:
         here = hold(task)
-        await fail_async(task.payload, loop)
+        await fail_async(task.payload, loop, here)
         del here
 
     app.task("q")(handle if is_plain else handle_async)
