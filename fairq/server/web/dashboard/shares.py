@@ -142,4 +142,5 @@ async def fairness(view: View) -> Context:
         chart = _live_chart(watched, rows, service)
     else:
         chart = await _past_chart(view, row["queue"], period, watched)
-    return context | {"queue": row["queue"], "rows": rows, "chart": chart, "total": watched.total}
+    return context | {"queue": row["queue"], "rows": rows, "chart": chart, "total": watched.total,
+                      "sampled": len(watched.tenants)}  # fmt: skip

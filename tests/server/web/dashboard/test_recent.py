@@ -106,6 +106,7 @@ async def test_of_many_tenants_some_are_sampled_and_any_is_found(
         recent = module.Recent(site.served.app, site.served.app.nursery)
         watched = await recent.look("q")
         assert (watched.total, len(watched.tenants)) == (120, 30)
+        assert "Of 120 tenants, the two minutes are of 30" in await site.read("/?queue=q")
         assert await find_tenants(site.store, "q", "t11", 50) == ([f"t11{n}" for n in range(10)], True)
         many, is_whole = await find_tenants(site.store, "q", "t", 50)
         assert (len(many), is_whole) == (50, False)
