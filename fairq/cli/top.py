@@ -164,7 +164,8 @@ def _queue_row(row: QueueRow, history: History) -> dict[str, Any]:
                 for of in (history.queue.p50_ms, history.queue.p99_ms))  # fmt: skip
     rates = {f"{name}_per_s": _rate(history, getattr(history.queue, name)) for name in _RATES}
     return {
-        "queue": row.queue, **_counts(row), "slots": row.slots, "shared": row.shared, "shared_by": row.shared_by, **rates,
+        "queue": row.queue, **_counts(row), **rates,
+        "slots": row.slots, "shared": row.shared, "shared_by": row.shared_by,
         "p50_ms": sorted(p50)[len(p50) // 2] if p50 else None, "p99_ms": max(p99, default=None), "dead": row.dead,
         "notes": ", ".join(filter(None, [_notes(row, ("paused", "closed", "repairing")),
                                          "no workers" if row.takers == "none" else "",
