@@ -46,7 +46,7 @@ function arrivals.read_options(call, packed, due_at)
   if moves then
     local has_start = options.start_at > 0
     options.expires_at = (has_start and options.start_at or call.now) + options.expires_after_start
-    options.end_from = has_start and options.start_from or from
+    options.end_from = has_start and (options.start_from or 0) or from
   end
   if options.max_attempts < 0 then options.max_attempts = call.queue.max_attempts end
   options.asked = task_options.asked_by(options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fairq.model.queue.remembered import bytes_of_id
@@ -108,7 +110,7 @@ def test_a_key_of_a_period_is_free_once_its_task_can_run_no_more(queue: Queue, h
     is_free = how in ("delayed", "waiting", "running", "of a batch", "purged", "trimmed")
     assert queue.enqueue("ada", "a") == [f"duplicate\n{state}"]
     if is_free:
-        assert queue.tenant("ada").bytes == before, "the key counts no more"
+        assert queue.tenant("ada").bytes == before + bytes_of_id("a"), "the key counts no more"
     assert queue.enqueue("ada", "other", key="k") == (["ok"] if is_free else [f"duplicate a\n{state}"])
     queue.advance(HOUR)
     queue.tick()
@@ -130,3 +132,12 @@ def test_a_duplicate_of_a_task_of_the_same_call_tells_where_that_is(queue: Queue
     assert queue.enqueue("ada", "a", "a", "b", key="k", batch=batch) == [
         "ok", *(f"{told}\n{'pending' if batch else 'ready'}" for told in ("duplicate", "duplicate a"))
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("window", "counted"), [({"start_at": 1}, False), ({"delay": 1}, True), ({}, True)])
+def test_an_end_after_its_start_counts_from_now_if_the_start_does(
+    queue: Queue, window: dict[str, int], counted: bool
+) -> None:
+    given: dict[str, Any] = {name: value + queue.now * (name == "start_at") for name, value in window.items()}
+    queue.enqueue("ada", "a", after_start=50, **given)
+    assert Keyspace(queue).headers["a"].end_from == counted * (queue.now // 1000)
