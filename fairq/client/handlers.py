@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 log = Log("fairq.worker")
 
 ReportProgress = Callable[[str, PushedTask, float, str], None]
+ReadBatchResults = Callable[[str, PushedTask, str | None], Awaitable[Any]]
 
 _HAS_NOT_RUN = (CoroutineType, GeneratorType, AsyncGeneratorType, Future)
 _VERDICTS = (Retry, Postpone, Reject)
@@ -172,6 +173,7 @@ async def perform(
     threads: Threads,
     report: ReportProgress,
     enqueue: Enqueue,
+    read_results: ReadBatchResults,
     run_timeout_s: float = inf,
     is_cancelled: Callable[[], bool] = is_cancelled,
 ) -> tuple[Settlement, BaseException | None]:
@@ -181,6 +183,7 @@ async def perform(
     raised, whatever else came with it.
 
     `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one;
+    `read_results(queue, pushed, cursor)` reads a page of the results of the batch for which it calls back;
     `run_timeout_s` is the queue's; `is_cancelled()` tells whether the worker is, or has lost this lease.
     """
     seen = handler.retries.limit(pushed)
@@ -188,7 +191,7 @@ async def perform(
     task = Task(
         bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, seen.max_attempts, pushed.payload,
         pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result, pushed.name,
-        pushed.webhook, partial(report, queue, pushed), links,
+        pushed.webhook, partial(report, queue, pushed), links, partial(read_results, queue, pushed),
     )  # fmt: skip
     try:
         if isinstance(pushed.payload, Unreadable):

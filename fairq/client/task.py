@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, Unpack
@@ -12,15 +12,18 @@ from attrs import field, frozen
 from fairq.client import later
 from fairq.client.links import Links
 from fairq.client.listed import F, lists_options
-from fairq.errors import Portable
+from fairq.errors import BadRequest, Portable
+from fairq.model.checks import bare_id
 from fairq.model.texts import moment_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from fairq.model.batches import MemberResult
     from fairq.model.option_tables import Seconds, TaskOptions
 
     P = TypeVar("P", default=Any)
+    ReadResults = Callable[[str | None], Awaitable[Any]]  # a page of `batch_results`, from a cursor on
 else:
     from typing import TypeVar
 
@@ -45,6 +48,10 @@ class Postpone(Portable):
 
 class Reject(Portable):
     """Raised by a handler: this task can never succeed; it becomes a dead letter at once."""
+
+
+async def _no_results(_: str | None) -> Any:
+    raise BadRequest("only a worker gives tasks that can read results", field="task")
 
 
 def _in_event_loop(method: F, *, must_run: bool = False) -> F:
@@ -90,6 +97,7 @@ class Task(Generic[P]):
     webhook: str = ""  # the id of the webhook that it is for
     _report: Callable[[float, str], None] = field(default=lambda *_: None, repr=False, eq=False)
     _links: Links = field(factory=Links, repr=False, eq=False)
+    _read_results: ReadResults = field(default=_no_results, repr=False, eq=False)
 
     @_in_event_loop
     async def progress(self, fraction: float, text: str = "") -> None:
@@ -128,6 +136,22 @@ class Task(Generic[P]):
         Raises: BadRequest (also for an `id` that is this task's own, or of an earlier call with this queue), TooLarge.
         """
         return self._links.add(queue, payload, id, options)
+
+    async def batch_results(self) -> AsyncGenerator[MemberResult, None]:
+        """Yield what the tasks of a batch returned, if this task calls back for it.
+
+        Of those that were done and have a `result_ttl`, in the order in which they were added: `id`, `result`, and
+        `is_kept`, false of a result whose time is over, or for which its tenant's limit had no room.
+        From a thread: iterate in an `async def` of yours, called by `anyio.from_thread.run`.
+        Raises: NotFound, also a day after the batch was complete; Forbidden when the lease is lost.
+        """
+        cursor: str | None = None
+        while True:
+            page = await self._read_results(cursor)
+            for row in page["results"]:
+                yield later.batches.MemberResult(bare_id(row["id"]), row.get("result"), "result" in row)
+            if not (cursor := page["cursor"]):
+                return
 
     @property
     def is_last_attempt(self) -> bool:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import TaskStatus
@@ -64,7 +64,7 @@ BURST = 32  # tasks that a runner runs before it lets the others, and the connec
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
 _CANCELLED = "a handler has cancelled the worker's connection or all of its handlers"
 _SEND_TURNS = 16  # how long a task waits for settlements to be sent: they are unless the socket is full
-ASK_S = 30.0  # how long the answers to `idle` and to what a handler enqueues are waited for
+ASK_S = 30.0  # how long the answers to `idle` and to what a handler asks for are waited for
 
 
 def _queues_of(app: Worker) -> list[str]:
@@ -378,6 +378,12 @@ class Working:
         (outcome,) = await self.driver.wait(call)
         return str(outcome)
 
+    async def _read_results(self, queue: str, task: PushedTask, cursor: str | None) -> Any:
+        """Read a page of the results of the batch for which a task calls back."""
+        body = {"queue": queue, "id": task.id, "lease": task.lease, "cursor": cursor}
+        call = self.driver.session.request("batch_results", body, self.runtime.current_time() + ASK_S)
+        return await self.driver.wait(call)
+
     async def _run_tasks(self, own: OwnTask) -> None:
         """Run one task after the other, until one leaves something behind or is cancelled.
 
@@ -449,8 +455,8 @@ class Working:
         try:
             handler = app.handlers[queue].find(pushed.name)
             settlement, error = await perform(
-                handler, queue, pushed, self.threads, self._report, self._enqueue, self.run_timeouts.get(queue, inf),
-                own.is_cancelled,
+                handler, queue, pushed, self.threads, self._report, self._enqueue, self._read_results,
+                self.run_timeouts.get(queue, inf), own.is_cancelled,
             )  # fmt: skip
             outcome = outcome_of(pushed, settlement)
             if error is not None and handler.is_async and (fault := fault_of(error, self.runtime.name, handler)):

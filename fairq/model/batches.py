@@ -61,6 +61,15 @@ class BatchState:
 
 
 @frozen
+class MemberResult:
+    """What a task of a batch has returned, if that is kept: its time may be over, or its tenant's limit had no room."""
+
+    id: str
+    result: Any = None
+    is_kept: bool = True
+
+
+@frozen
 class BatchPage:
     """Batches of a queue, in no order; `cursor`: where the next page begins, empty at the end."""
 

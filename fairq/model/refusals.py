@@ -11,6 +11,8 @@ _MESSAGES = {
     "quota_exceeded": "the tenant has reached its limit {}",
     "quota_exceeded max_tenants": "the queue has as many tenants as its setting {} allows, and this would be a new one",
     "unmade": "the {} was not made",
+    "not_found id": "the task calls back for no batch that is known",
+    "forbidden lease": "this worker does not hold the {}",
     "stale_version": "another operator has changed it since it was read: read it again; its version is now {more}",
     "deleting": "the {} is being deleted",
 }  # by code, or code and field

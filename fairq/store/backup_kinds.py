@@ -21,6 +21,7 @@ from fairq.store.audit import Entry
 from fairq.store.backup_ledger import Key
 from fairq.store.backup_rules import (
     BATCH_ID,
+    COUNT,
     LIMITS,
     MOMENT,
     OF_TENANT,
@@ -244,6 +245,11 @@ def _check_batch(line: Line) -> None:
         raise _bad("tenant", "must be the tenant of the id")
 
 
+def _check_batch_result(line: Line) -> None:
+    if owner_of(line["id"]) != owner_of(line["batch"]):
+        raise _bad("id", "must be of the tenant of the batch")
+
+
 def _by_id(name: str) -> Callable[[Line], list[Key]]:
     return lambda line: [(name, line["queue"], line["id"])]
 
@@ -339,6 +345,11 @@ KINDS: dict[str, Kind] = {
         _own(of=one_of("r", "k").check, tag=TAG, bytes=TAG, id=_anything, until=MOMENT), _check_kept,
         lambda line: [("kept", line["queue"], line["of"], line["tag"], line["bytes"], line["id"])],
         lambda line: [("tag", ("account", line["queue"], line["tag"]))],
+    ),
+    "batch_result": Kind(
+        _own(batch=BATCH_ID, id=TASK_ID, until=COUNT, order=COUNT), _check_batch_result,
+        lambda line: [("batch_result", line["queue"], line["batch"], line["until"], line["id"])],
+        lambda line: [("batch", ("batch", line["queue"], line["batch"]))],
     ),
     "event": Kind(_own(tenant=TENANT.check, id=_FEED_ID, fields=_anything), _check_event, seeks=_to_tenant),
     "slot": Kind(

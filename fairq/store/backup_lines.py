@@ -22,6 +22,7 @@ A line is an object with `kind` first and, of what is in a queue, `queue`. The r
 | `cancelling` | `id`, `at` | since when a batch is being cancelled |
 | `result`, `unique` | `id`, `until`, `value` | a kept result; the task that holds a dedupe key |
 | `kept` | `of` (`r` or `k`), `tag`, `bytes`, `id`, `until` | what a result, or a held dedupe key, counts |
+| `batch_result` | `batch`, `id`, `until`, `order` | a task that was done, and until when its result is kept |
 | `event` | `tenant`, `id`, `fields` | an event of a feed; without fields: the last id of one that keeps no events |
 | `slot` | `id` (place in its ring), `step` (s), SLOT, `rows` (SLOT_ROW; `waits`: pairs of bucket, count) | history |
 

@@ -27,7 +27,7 @@ RECORDS = {
 }  # fmt: skip
 TIMES = {"opening_changes": "opening_change", "cancelling": "cancelling", "fires": "fire", "declared": "declared"}
 _OF_SERVICE = (keys.QUEUES, keys.TOKENS, keys.TOKEN_USES)
-_SETS = (*TIMES, "ends")
+_SETS = (*TIMES, "ends", "batch_results")
 _SCANNED = (
     *_OF_SERVICE, *RECORDS, *_SETS, "accounts", "tasks", "payloads", "limits", "schedules", "templates", "history",
 )  # fmt: skip
@@ -169,6 +169,10 @@ def _line_of(key: _Key, id: bytes, value: bytes) -> bytes:
             kind, told = "slot", {"step": int(key.rest)} | _slot(value)
         case "ends":
             kind, told = "kept", _kept(id, value)
+        case "batch_results":
+            until, _, id = id.partition(b" ")
+            order = tell_number(float(value))
+            kind, told = "batch_result", dict[str, Any](batch=tell_text(key.rest), until=int(until), order=order)
         case _ if key.name in TIMES:
             kind, told = TIMES[key.name], {"at": tell_number(float(value))}
         case _:

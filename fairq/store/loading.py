@@ -104,6 +104,9 @@ def _parts_in_queue(kind: str, prefix: str, line: dict[str, Any], payload: bytes
             tag = int(line["tag"]).to_bytes(4, "little")
             member = struct.pack("<c4sI", line["of"].encode(), tag, line["bytes"]) + id
             yield ("ZADD", prefix + "ends"), [read_number(line["until"]), member]
+        case "batch_result":
+            key = f"{prefix}batch_results:".encode() + read_text(line["batch"])
+            yield ("ZADD", key), [read_number(line["order"]), str(line["until"]).encode() + b" " + id]
         case "result" | "unique":
             until, key = read_number(line["until"]), f"{prefix}{kind}:".encode() + id
             when = ["PXAT", int(until) + LATE_MS] if until else []

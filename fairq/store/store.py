@@ -84,6 +84,18 @@ class Store(TaskCalls, QueueCalls):
         found = await self.connection.call("ZRANGE", keys.members_key(queue, id), 0, 0)
         return found[0].decode() if found else None
 
+    async def batch_results(
+        self, queue: str, task: str, lease: int, cursor: str | None
+    ) -> tuple[list[tuple[str, bytes | None]], str | None]:
+        """Read a page of the results of a batch, as JSON text, for a callback task of it; and where the next begins.
+
+        Raises: Forbidden if that lease is not open, NotFound if the task is no callback. A result is None if it is not
+        kept any more, and empty if the limit of its tenant had no room for it.
+        """
+        found, *flat = await self._call("batch_results", queue, task, lease, cursor or "0")
+        results = [(id.decode(), text) for id, text in zip(flat[::2], flat[1::2], strict=True)]
+        return results, None if found == b"0" else found.decode()
+
     async def list_batches(
         self, queue: str, tenant: str | None, state: str | None, cursor: str, count: int
     ) -> BatchPage:

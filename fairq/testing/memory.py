@@ -194,6 +194,13 @@ class MemoryQueue:
         until, text = self.model.results.get(id, (0, ""))
         return text.encode() if now < until else None
 
+    def batch_results(self, now: int, id: str, lease: int) -> list[dict[str, Any]]:
+        """Read the results of the batch for which a task calls back. Raises: Forbidden, NotFound."""
+        found = self.model.batch_results(now, id, lease)
+        if isinstance(found, str):
+            raise refusal(found) or AssertionError(found)
+        return [{"id": id} | ({"result": orjson.loads(text)} if text else {}) for id, text in found]
+
     def events(self, tenant: str, after: int, count: int) -> EventPage:
         """Read events after one of them. Raises: TooOld, BadRequest."""
         oldest, newest, told = self.model.feeds.read(tenant, after, count)

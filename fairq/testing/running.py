@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import Context
 from math import inf
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -120,7 +121,7 @@ class Memory:
         try:
             with anyio.CancelScope() as self._scopes[id(record)]:
                 settlement, error = await perform(
-                    handler, name, pushed, self.threads, self._report, self._enqueue, limit_s
+                    handler, name, pushed, self.threads, self._report, self._enqueue, self._read_results, limit_s
                 )
                 if error is not None:
                     record.exceptions.append(error)
@@ -166,6 +167,12 @@ class Memory:
         (outcome,) = self.queue(target).enqueue(self.now(), pushed.tenant, [owned(pushed.tenant, task)])
         self.on_change()
         return outcome.replace(f" {pushed.tenant}/", " ")
+
+    async def _read_results(self, name: str, pushed: PushedTask, cursor: str | None) -> Any:
+        """Read the results of the batch for which a task calls back, all in one page."""
+        await checkpoint()
+        rows = self.queues[name].batch_results(self.now(), pushed.id, pushed.lease)
+        return {"results": rows, "cursor": None}
 
     async def run_until(self, end: float) -> None:
         """Run what is ready and what becomes due up to a moment; returns when nothing runs any more."""

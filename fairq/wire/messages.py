@@ -21,8 +21,10 @@ from fairq.model.rules import (
     BATCH,
     COUNT,
     CURSOR,
+    FULL_ID,
     IDS,
     IDS_ONCE,
+    LEASE,
     MOMENT,
     NEW_BATCH,
     QUEUE,
@@ -251,6 +253,15 @@ class EnqueueFrom(OfQueue):
 
     leases: list[HeldLease]
     tasks: list[NewTask]
+
+
+@frozen
+class BatchResults(OfQueue):
+    """Read the results of a batch's tasks page by page, for the handler of one of its callback tasks."""
+
+    id: Annotated[str, FULL_ID]
+    lease: Annotated[int, LEASE]
+    cursor: Annotated[str | None, SCAN] = None
 
 
 @frozen

@@ -66,6 +66,13 @@ class TaskEnd(TypedDict):
     error: NotRequired[str]
 
 
+class MemberRow(TypedDict):
+    """A task of a batch that was done, with its result if that is kept."""
+
+    id: str
+    result: NotRequired[Any]
+
+
 _OUTCOMES: Reply = {"outcomes": list[Outcome]}
 _WAS: Reply = {"previous": bool}
 _CHANGED = Literal["created", "changed", "same"]
@@ -109,6 +116,7 @@ VERBS: dict[type[Any], Verb] = {
     wire.Credit: Verb(_NOTHING, _WORKER, _WORKING),
     wire.Settle: Verb(_OUTCOMES, _WORKER, _WORKING),
     wire.EnqueueFrom: Verb(Enqueued, _WORKER, _WORKING),
+    wire.BatchResults: Verb({"results": list[MemberRow], "cursor": Cursor}, _WORKER, _WORKING),
     wire.Progress: Verb(_NOTHING, _WORKER, _WORKING),
     wire.Idle: Verb({"is_idle": bool}, _WORKER, _ATTACHED),
     wire.Queues: Verb({"queues": list[QueueRow]}, _READERS),

@@ -39,7 +39,7 @@
 --:   + retry_base:d retry_cap:d
 --: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d expired:d created_at:d
 --:   completed_at:d state:B events:B on_complete:H on_success:H on_death:H tenant:t1 more:t1
---:   + reserves:B complete_name:t1 success_name:t1 death_name:t1
+--:   + reserves:B complete_name:t1 success_name:t1 death_name:t1 result_bytes:d
 --: SCHEDULE paused:B misfire:B next_at:d last_fired_at:d more:t1 timing:rest
 --:   + app:t1
 --: TEMPLATE options:t2 more:t1 payload:rest

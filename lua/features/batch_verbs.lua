@@ -1,4 +1,4 @@
--- needs: arrivals, batch_ends, batches, calls, close, settlements, waiting
+-- needs: arrivals, batch_ends, batches, calls, close, leases, settlements, task_options, waiting
 --
 -- Batches as their tenants handle them (tasks/batches.lua says what they are).
 
@@ -26,6 +26,7 @@ function writes.open_batch(keys, args)
   local batch = BATCH.new{max_running = max_running, created_at = call.now, state = OPENED, tenant = args[3],
     on_complete = #args[6], on_success = #args[7], on_death = #args[8], events = args[9] == '1' and 1 or 0,
     complete_name = args[10], success_name = args[11], death_name = args[12], reserves = 1}
+  batches.name_results(batch)
   arrivals.add_bytes(call, args[3], batches.bytes_of(args[4], batch))
   call.batches[args[4]] = batch
   for i, event in ipairs(CALLBACKS) do
@@ -95,4 +96,40 @@ function reads.list_batches(keys, args)
     end
   until cursor == '0' or #out >= 2 * count or looked >= TASKS_PER_CALL
   return {cursor, unpack(out)}
+end
+
+-- The batch that a task calls back for, which the id of the task tells.
+local function called_for(call, task)
+  local id = task:match('^(.+)%-%l+%-%d+$')
+  local batch = id and batches.find(call, id)
+  for _, event in ipairs(CALLBACKS) do
+    if batch and batches.callback_id(id, batch, event) == task then return id end
+  end
+  refuse('not_found', 'id')
+end
+
+-- batch_results(keys, argv): a page of the results that are kept of a batch's tasks, for one of its callback tasks.
+--   argv  3 id of the callback task  4 its lease, which must be open  5 cursor ("0" to begin)
+--   out   next cursor ("0" at the end), then per task that was done and asked for its result to be kept, in the order
+--         in which they were added: id, result (as of `results`). At most 500; fewer where the results are long.
+function reads.batch_results(keys, args)
+  local call, number, out, bytes = calls.ask(keys, args), tonumber(args[4]), {'0'}, 0
+  local run, cursor = redis.call('HGET', call.prefix .. 'runs', args[3]), check_whole(args[5], 'cursor', 0, 2 ^ 53)
+  local lease = run and LEASE.unpack(run)
+  if not (lease and lease.lease == number and leases.is_leased(lease.state)) then refuse('forbidden', 'lease') end
+  local id = called_for(call, args[3])
+  local named = redis.call('ZRANGE', batches.results_key(call, id), '(' .. text(cursor), '+inf', 'BYSCORE', 'LIMIT', 0,
+    TASKS_PER_CALL + 1, 'WITHSCORES')
+  for i = 1, #named, 2 do
+    if i > 2 * TASKS_PER_CALL or bytes >= PAGE_BYTES then
+      out[1] = named[i - 1]
+      break
+    end
+    local until_ms, task = named[i]:match('^(%d+) (.*)$')
+    local result, kept_until = task_options.result_of(call, task)
+    if kept_until ~= tonumber(until_ms) then result = false end
+    out[#out + 1], out[#out + 2] = task, result
+    bytes = bytes + #(result or '')
+  end
+  return out
 end

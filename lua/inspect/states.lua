@@ -1,4 +1,4 @@
--- needs: accounts, calls, limits, records, seats, standing, takes
+-- needs: accounts, calls, limits, records, seats, standing, takes, task_options
 --
 -- How queues, tenants and tasks stand now.
 
@@ -65,10 +65,7 @@ end
 function reads.results(keys, args)
   local call, out, bytes = calls.ask(keys, args), {}, 0
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
-    local stored = redis.call('GET', call.prefix .. 'result:' .. id)
-    local until_ms, result
-    if stored then until_ms, result = stored:match('^(%d+) ?(.*)$') end
-    out[i] = result and tonumber(until_ms) > call.now and result or false
+    out[i] = (task_options.result_of(call, id))
     bytes = bytes + #(out[i] or '')
     if bytes >= PAGE_BYTES then break end
   end

@@ -50,8 +50,9 @@ local function end_callbacks(call, id, batch, events)
   batches.free_callbacks(call, id, batch, events)
 end
 
--- A batch is forgotten, with the callbacks that have not been.
+-- A batch is forgotten, with the callbacks that have not been, and the names of its results.
 function batch_ends.forget(call, id, batch)
+  if batch.result_bytes > 0 then redis.call('UNLINK', batches.results_key(call, id)) end
   end_callbacks(call, id, batch, CALLBACKS)
   accounts.add_bytes(call, accounts.named(call, batch.tenant), -batches.bytes_of(id, batch))
   call.batches[id] = nil

@@ -11,8 +11,13 @@
 -- is pending, in `pending:<batch>` by priority and then in order. A task that ends, or is put off, gives its slot back,
 -- and when the call ends `refill` (tasks/batch_ends.lua) hands free slots to pending tasks. So a lease that is given
 -- back, or was held by a worker that died, gets its own slot again.
+--
+-- Callback tasks may read the results of members. A batch that has any names its members that are done, and whose
+-- results are kept, in `batch_results:<batch>`, by the order in which they were added: each with the time until which
+-- its result is kept, for the id may be another task's later.
 
 local SETS_BYTES = 2000  -- that its members, pending and ready tasks take at most, beside their ids
+local RESULTS_BYTES, NAMED_BYTES = 1000, 128  -- that the set of results takes at most, and what is named in it
 
 -- A batch, to be changed: `batch_ends.finish` writes it back. nil where there is none.
 function batches.find(call, id)
@@ -27,7 +32,7 @@ end
 -- What a batch counts among its tenant's bytes, until it is forgotten: itself, its sets, and each callback task that
 -- may still come, as that will count: nothing can refuse it then. One of an older version counts itself and payloads.
 function batches.bytes_of(id, batch)
-  local bytes = accounts.bytes_of(id, batch.reserves == 1 and SETS_BYTES or 0)
+  local bytes = accounts.bytes_of(id, (batch.reserves == 1 and SETS_BYTES or 0) + batch.result_bytes)
   for _, event in ipairs(CALLBACKS) do
     local size = batch['on_' .. event]
     if size > 0 and batch.reserves == 1 then
@@ -38,6 +43,13 @@ function batches.bytes_of(id, batch)
     end
   end
   return bytes
+end
+
+-- A new batch, whose callbacks have payloads of these lengths, is to name results if there are any.
+function batches.name_results(batch)
+  for _, event in ipairs(CALLBACKS) do
+    if batch['on_' .. event] > 0 then batch.result_bytes = RESULTS_BYTES end
+  end
 end
 
 -- These callbacks of a batch have been, or will not be any more.
@@ -66,8 +78,40 @@ local function members_key(call, id)
   return call.prefix .. 'members:' .. task_options.of(call, id).batch
 end
 
+function batches.results_key(call, id)
+  return call.prefix .. 'batch_results:' .. id
+end
+
 function batches.pending_key(call, id)
   return call.prefix .. 'pending:' .. task_options.of(call, id).batch
+end
+
+-- How a task that is done now is named among the results of its batch, and that batch; nil if it is not.
+local function result_name(call, id)
+  local asked = task_options.of(call, id)
+  local batch = asked.result_ttl > 0 and batches.of_task(call, id)
+  if not batch or batch.result_bytes == 0 then return nil end
+  return string.format('%.0f %s', call.now + asked.result_ttl, id), batch
+end
+
+-- What the name of its result will count, if the task is done now.
+function batches.bytes_of_result(call, id)
+  local name = result_name(call, id)
+  return name and NAMED_BYTES + #name or 0
+end
+
+-- Names the result of a task that is done. A running task of a cancelled batch is no member any more: it comes last.
+function batches.name_result(call, account, id)
+  local name, batch = result_name(call, id)
+  if not name then return end
+  local order = redis.call('ZSCORE', members_key(call, id), id)
+  if not order then
+    batch.sequence = batch.sequence + 1
+    order = batch.sequence
+  end
+  redis.call('ZADD', batches.results_key(call, task_options.of(call, id).batch), order, name)
+  batch.result_bytes = batch.result_bytes + NAMED_BYTES + #name
+  accounts.add_bytes(call, account, NAMED_BYTES + #name)
 end
 
 -- Of ids that are to become ready, those that get a batch slot; the others become pending.

@@ -174,6 +174,7 @@ function settlements.settle(call, action, id, number, takeovers, args, at, until
     records.mark(call, id, 'done', lease, features)
     call.queue.done = call.queue.done + 1
     if has_more then
+      batches.name_result(call, account, id)
       task_options.keep_result(call, account, id, args[at + 3])
       end_options(call, account, id, 'done', attempt)
     end

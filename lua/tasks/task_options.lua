@@ -166,6 +166,16 @@ function task_options.drop_results(call, new_records)
   write('UNLINK', results[1], results)  -- the first stands twice: `write` takes a key before its values
 end
 
+-- The result that is kept of a task that was done, and until when; empty if its tenant's limit had no room for it; or
+-- false.
+function task_options.result_of(call, id)
+  local stored = redis.call('GET', call.prefix .. 'result:' .. id)
+  local until_ms, result = (stored or ''):match('^(%d+) ?(.*)$')
+  until_ms = tonumber(until_ms)
+  if not until_ms or until_ms <= call.now then return false end
+  return result, until_ms
+end
+
 -- What a task that ends will count at least, for its result: the task has counted more.
 function task_options.least_of_result(call, id)
   return task_options.of(call, id).result_ttl > 0 and accounts.bytes_of(id, 0) or 0

@@ -1,4 +1,4 @@
--- needs: accounts, arrivals, batch_ends, calls, close, enqueue, leases, remembered, settlements, task_options
+-- needs: accounts, arrivals, batch_ends, batches, calls, close, enqueue, leases, remembered, settlements, task_options
 --
 -- The verbs `settle` (tasks/settlements.lua): many settlements in one call; and `settle_linked`: one, with what follows
 -- it.
@@ -94,7 +94,8 @@ end
 -- bytes, and dedupe key, are as they will be without the one that ends.
 local function decide_links(call, new, args, bytes)
   local id = args[3]
-  call.ending, new.freed_bytes = id, bytes - task_options.least_of_result(call, id) - remembered.bytes_of(id)
+  local kept = task_options.least_of_result(call, id) + batches.bytes_of_result(call, id) + remembered.bytes_of(id)
+  call.ending, new.freed_bytes = id, bytes - kept
   for _, outcome in ipairs(enqueue.decide(call, new, args, 6, #args)) do
     if outcome == 'expired' then refuse('bad_request', 'expires_at') end
   end

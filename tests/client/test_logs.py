@@ -134,7 +134,7 @@ async def test_a_failure_outside_of_the_handler_is_logged_with_all_frames() -> N
 
     handler = Handler(lambda _: later(), "emails")
     with captured_logs() as lines:
-        await perform(handler, "emails", TASK, Threads(1), lambda *_: None, enqueue_nothing)
+        await perform(handler, "emails", TASK, Threads(1), lambda *_: None, ask_nothing, ask_nothing)
     assert "in perform" in "".join(traceback.format_exception(lines[0]["raised"]))
 
 
@@ -174,9 +174,9 @@ async def test_a_handler_that_blocks_the_event_loop_is_warned_of(service: Servic
 TASK = PushedTask("ada/t1", 1, 1, 1, "ada", 0, None)
 
 
-async def enqueue_nothing(*_: object) -> str:
+async def ask_nothing(*_: object) -> str:
     """Stand for the worker's connection."""
-    raise AssertionError("the handler enqueues nothing")
+    raise AssertionError("the handler asks for nothing")
 
 
 def look_inside_a_handler(watchdog: Watchdog, *moments: float) -> list[Any]:
@@ -187,7 +187,7 @@ def look_inside_a_handler(watchdog: Watchdog, *moments: float) -> list[Any]:
             watchdog.look(watchdog._looked_at + moment)
 
     async def run() -> None:
-        await perform(Handler(handle, "emails"), "emails", TASK, Threads(1), lambda *_: None, enqueue_nothing)
+        await perform(Handler(handle, "emails"), "emails", TASK, Threads(1), lambda *_: None, ask_nothing, ask_nothing)
 
     with captured_logs() as lines:
         trio.run(run)
@@ -246,5 +246,5 @@ async def test_a_plain_function_may_block_its_thread(service: Service) -> None:
             watchdog.look(time.monotonic() + 100)
         looks.append(1)
 
-    await perform(Handler(handle, "emails"), "emails", TASK, threads, lambda *_: None, enqueue_nothing)
+    await perform(Handler(handle, "emails"), "emails", TASK, threads, lambda *_: None, ask_nothing, ask_nothing)
     assert (looks, asked) == ([1], [])

@@ -79,7 +79,9 @@ async def never(*_: Any) -> str:
 
 async def performed(handler: Callable[[Task], Any], pushed: PushedTask = LAST, **options: Any) -> Settlement:
     """Run a handler as the worker does."""
-    settlement, _ = await perform(Handler(handler, "q", **options), "q", pushed, Threads(1), lambda *_: None, never)
+    settlement, _ = await perform(
+        Handler(handler, "q", **options), "q", pushed, Threads(1), lambda *_: None, never, never
+    )
     return settlement
 
 

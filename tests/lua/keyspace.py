@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fairq
-from fairq.model.queue.limits import ALL_UNSET, BATCH_BYTES, CUT, CUT_AT, DEFAULTS, bytes_of
+from fairq.model.queue.limits import ALL_UNSET, BATCH_BYTES, CUT, CUT_AT, DEFAULTS, NAMED_BYTES, RESULTS_BYTES, bytes_of
 
 from .calls import FORMATS, PLAIN, Queue, unpack, unpack_map
 
@@ -123,6 +123,11 @@ class Keyspace:
         self.members = {
             n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:8] == "members:"
         }
+        self.batch_results = {
+            n.partition(":")[2]: {k.decode(): order for k, order in values[n]}
+            for n in self.names
+            if n[:14] == "batch_results:"
+        }
         self.loose = {t: {k.decode(): v for k, v in values.get(f"ready:{t}", [])} for t in self.seats}
         self.turns = {n[6:]: {k.decode(): v for k, v in values[n]} for n in self.names if n.startswith("turns:")}
         self.groups: dict[str, dict[str, list[str]]] = {}  # of a tenant and priority
@@ -182,7 +187,7 @@ class Keyspace:
             kind, colon, rest = name.partition(":")
             assert kind + colon in TYPES, name
             assert kind != "repair", name
-            without_seat = {"done", "pending", "members", "result", "class", "history", "events"}  # of an empty batch
+            without_seat = {"done", "pending", "members", "batch_results", "result", "class", "history", "events"}
             if kind == "unique" and not self.unique[name].startswith("0 "):
                 continue  # was held for a period, which is over; the store deletes it a minute late
             assert kind in without_seat or not rest or rest.split(":")[0] in self.seats, name
@@ -311,7 +316,10 @@ class Keyspace:
 
     def check_batches(self, ready: dict[str, str]) -> None:
         """A batch's counts are those of its tasks, and no more have a place than its limit allows."""
+        assert self.batch_results.keys() <= self.batches.keys()
         for name, b in self.batches.items():
+            named = sum(NAMED_BYTES + len(each) for each in self.batch_results.get(name, ()))
+            assert b.result_bytes == RESULTS_BYTES + named or b.result_bytes == named == 0, name
             own = (name, b.created_at)
             belongs = {id for id, asked in self.task_options.items() if (asked.batch, asked.opened_at) == own}
             assert 0 <= b.expired <= b.dead, name
@@ -417,7 +425,7 @@ class Keyspace:
         for id, batch in self.batches.items():
             if batch.tenant == tenant:
                 sizes = {event: getattr(batch, f"on_{event}") for event in ("complete", "success", "death")}
-                batches[id] = BATCH_BYTES if batch.reserves else sum(sizes.values())
+                batches[id] = batch.result_bytes + (BATCH_BYTES if batch.reserves else sum(sizes.values()))
                 callbacks |= {  # as the tasks that they will be
                     f"{id}-{event}-{batch.created_at:.0f}": FORMATS["HEADER"].size
                     + len(tenant + getattr(batch, f"{event}_name"))

@@ -541,6 +541,17 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.now = self.now
         self.same(self.queue.list_batches(tenant, state, count), reports.batches(self.model, tenant, state))
 
+    def read_batch_results(self, id: str, lease: int) -> str | list[tuple[str, str | None]]:
+        """Read what the holder of a lease may read of a batch's results, page by page."""
+        found, cursor = list[tuple[str, str | None]](), b""
+        try:
+            while cursor != b"0":
+                cursor, *rows = self.call("batch_results", id, lease, cursor or 0)
+                found += [(task.decode(), None if said is None else said.decode()) for task, said in pairs(rows)]
+        except redis.ResponseError as error:
+            return str(error).partition(" script:")[0]
+        return found
+
     @rule(keep=st.sampled_from(KEEPS))
     def bound_feeds(self, keep: int) -> None:
         """Let feeds keep more, less or nothing."""
@@ -696,6 +707,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(kept, [result if until > now else None for until, result in results])
         for name in BATCHES:
             self.same(self.queue.batch(name), reports.batch(self.model, name))
+        for id, run in self.model.runs.items():
+            for lease in (run.lease, run.lease + 1):
+                told = self.read_batch_results(id, lease)
+                self.same(told, self.model.batch_results(now, id, lease))
         for name in self.model.feeds.newest:
             self.read_events(name, 0, 500)
         rows = self.queue.call("schedules", "", "", 0, 100)[1:]

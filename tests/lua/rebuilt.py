@@ -59,6 +59,7 @@ def told(queue: Queue) -> dict[str, Any]:
         "feeds": {name: queue.events(name, 0, 500) for name, _ in shares},
         "limits of tenants": {name: queue.call("limits", name) for name, _ in shares},
         "letters": {letter.id: letter for letter in queue.dead()}, "batches": queue.list_batches(),
+        "batch results": keys.batch_results,
         "results": queue.call("results", *sorted({"id0", *keys.marks, *keys.records})[:64]),
     }  # fmt: skip
 

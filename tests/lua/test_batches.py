@@ -6,7 +6,7 @@ import pytest
 
 from fairq.model.queue.limits import BATCH_BYTES, bytes_of
 
-from .calls import LEASE_MS, START, Listener, Queue, words
+from .calls import LEASE_MS, START, Leased, Listener, Queue, words
 from .keyspace import Keyspace
 
 DAY = 86_400_000
@@ -178,3 +178,60 @@ def test_a_batch_does_not_succeed_without_a_task(queue: Queue, how: str) -> None
     queue.tick()
     Keyspace(queue).check()
     assert queue.tenant("ada").bytes == 0, "the callback has no room any more"
+
+
+def read(queue: Queue, callback: Leased) -> list[list[object]]:
+    """Read the pages of a batch's results."""
+    pages, cursor = list[list[object]](), b""
+    while cursor != b"0":
+        cursor, *page = queue.call("batch_results", callback.id, callback.lease, cursor or 0)
+        pages.append(page)
+    return pages
+
+
+@pytest.mark.parametrize(("result", "pages"), [("1", [500, 500, 2]), ("x" * 262_144, [4] * 250 + [2])])
+def test_the_results_of_a_batch_come_in_bounded_pages_and_in_order(queue: Queue, result: str, pages: list[int]) -> None:
+    queue.open_batch("b", complete="sum")
+    ids = [f"a{n}" for n in range(1002)]
+    for at in range(0, len(ids), 500):
+        queue.enqueue("ada", *ids[at : at + 500], batch="b", result=DAY)
+    leases = [lease for _ in range(11) for lease in queue.claim(100)]
+    for lease in reversed(leases):
+        queue.end("ack", lease, "", result)
+    queue.call("close_batch", "b")
+    (callback,) = queue.claim()
+    found = read(queue, callback)
+    assert [len(page) // 2 for page in found] == pages
+    assert [id for page in found for id in page[::2]] == [id.encode() for id in ids]
+    assert {said for page in found for said in page[1::2]} == {result.encode()}
+
+
+@pytest.mark.parametrize("batch", ["", "other"])
+def test_the_result_of_a_later_task_of_a_members_id_is_of_no_earlier_batch(queue: Queue, batch: str) -> None:
+    for name in ("b", "other"):
+        queue.open_batch(name, complete="sum")
+    queue.enqueue("ada", "a", batch="b", result=DAY)
+    queue.end("ack", queue.claim()[0], "", "first")
+    queue.call("close_batch", "b")
+    (callback,) = queue.claim()
+    queue.advance(300_000)
+    queue.tick()
+    assert queue.settle(("extend", callback.id, callback.lease)) == ["stale"], "it has run out"
+    queue.enqueue("ada", "a", batch=batch, result=DAY, priority=0)
+    late = queue.claim()[0]
+    (callback,) = queue.claim()
+    queue.end("ack", late, "", "second")
+    assert read(queue, callback) == [[b"a", None]]
+
+
+def test_the_names_of_results_go_with_their_batch_and_leave_their_room(queue: Queue) -> None:
+    queue.open_batch("b", complete="sum")
+    queue.enqueue("ada", "a", batch="b", result=1)
+    queue.end("ack", queue.claim()[0])
+    queue.call("close_batch", "b")
+    queue.end("ack", queue.claim()[0])
+    Keyspace(queue).check()
+    queue.advance(DAY + 60_001)
+    queue.tick()
+    assert not queue.client.exists(queue.key("batch_results:b"))
+    Keyspace(queue).check()

@@ -44,7 +44,9 @@ def fill(queue: Queue) -> None:
     queue.enqueue("ada", "soon", priority=7)
     queue.open_batch("capped", max_running=1)
     queue.enqueue("ada", "in-1", "in-2", batch="capped")
-    queue.open_batch("complete")
+    queue.open_batch("complete", complete="sum")
+    queue.enqueue("ada", "named", batch="complete", result=10 * DAY_MS, priority=0)
+    queue.end("ack", queue.claim()[0])
     queue.call("close_batch", "complete")
     queue.open_batch("large", tenant="crowd")
     for part in range(2):

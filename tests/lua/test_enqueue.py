@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fairq.model.queue.remembered import bytes_of_id
@@ -130,3 +132,12 @@ def test_a_duplicate_of_a_task_of_the_same_call_tells_where_that_is(queue: Queue
     assert queue.enqueue("ada", "a", "a", "b", key="k", batch=batch) == [
         "ok", *(f"{told}\n{'pending' if batch else 'ready'}" for told in ("duplicate", "duplicate a"))
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("window", "counted"), [({"start_at": 1}, False), ({"delay": 1}, True), ({}, True)])
+def test_an_end_after_its_start_counts_from_now_if_the_start_does(
+    queue: Queue, window: dict[str, int], counted: bool
+) -> None:
+    given: dict[str, Any] = {name: value + queue.now * (name == "start_at") for name, value in window.items()}
+    queue.enqueue("ada", "a", after_start=50, **given)
+    assert Keyspace(queue).headers["a"].end_from == counted * (queue.now // 1000)

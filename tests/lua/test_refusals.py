@@ -207,6 +207,11 @@ REFUSED: dict[str, Rows] = {
     "tasks": IDS,
     "why": {"bad_request ids": [()]},
     "batches": IDS_ONCE,
+    "batch_results": {
+        "forbidden lease": [(id, lease, 0) for id, lease in (("none", 1), ("a", 1), ("leased", 2), ("leased", "x"))],
+        "not_found id": [("leased", 1, 0)],
+        "bad_request cursor": [("leased", 1, cursor) for cursor in ("", "x", -1, 1.5, "9" * 21)],
+    },
     "list_batches": {
         "bad_request cursor": [("", "", cursor, 1) for cursor in ("", "x", "-1", "1.5", "9" * 21)],
         "bad_request count": [("", "", "0", count) for count in LIMITS],

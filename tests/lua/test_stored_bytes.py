@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from fairq.model.queue.limits import BATCH_BYTES, CUT, CUT_AT, EVENT_COST, bytes_of
+from fairq.model.queue.limits import BATCH_BYTES, CUT, CUT_AT, EVENT_COST, RESULTS_BYTES, bytes_of
 from fairq.model.queue.remembered import LONG_MINUTES, bytes_of_id
 
 from .calls import Leased, Queue, counted, load_variant, options, packed_link, refused
@@ -183,7 +183,7 @@ def test_there_is_room_for_the_callbacks_of_a_batch(queue: Queue, how: str) -> N
 def test_the_callbacks_that_did_not_come_leave_their_room(queue: Queue) -> None:
     queue.open_batch("b", death="x" * 3000)
     queue.call("close_batch", "b")
-    assert kept(queue) == bytes_of("b", BATCH_BYTES)
+    assert kept(queue) == bytes_of("b", BATCH_BYTES + RESULTS_BYTES)
 
 
 def test_keys_that_are_held_for_a_period_have_room_before_they_are_stored(queue: Queue) -> None:
@@ -238,6 +238,7 @@ def test_letters_and_batches_of_earlier_versions_count_as_they_did(redis_client:
         ("counted = errors.bytes_of(run.error) + more})", "counted = 0})"),
         ("add_bytes(call, account, more)\n  queue.buried", "add_bytes(call, account, -#run.error)\n  queue.buried"),
         ("reserves = 1}", "reserves = 0}"),
+        ("  batches.name_results(batch)\n", ""),
     )
     earlier, queue = Queue(redis_client, version="earlier"), Queue(redis_client)
     earlier.end("reject", one(earlier), "", "boom", "trace")

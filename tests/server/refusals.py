@@ -31,7 +31,8 @@ OF_TENANTS = {verb for verb, frame in REQUESTS.items() if TENANT in VERBS[frame]
 OF_OPERATORS = {verb for verb, frame in REQUESTS.items() if OPERATOR in VERBS[frame].roles}
 
 SECRET = "whsec_" + "c2Vj" * 8
-LEASED = 123_456_789  # stands for the number of the one lease that there is
+LEASED = 123_456_789  # stands for the number of the lease of the task `leased`
+CALLING = 987_654_321  # for that of the callback task, and has its id stand in the place of its batch's
 # What there is when these are sent: see `World` in test_refusals.py.
 GOOD: dict[str, dict[str, Any]] = {
     "enqueue": {"queue": "q", "tasks": [{"id": "new-1", "payload": 1}, {"id": "new-2", "payload": 1}]},
@@ -63,6 +64,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "remove_webhook": {"queue": "q", "url": "https://a.example/in"},
     "enqueue_from": {"queue": "q", "leases": [{"queue": "q", "id": "ada/leased", "lease": LEASED}] * 2, "tasks": [
         {"id": "made-1", "payload": 1}, {"id": "made-2", "payload": 1}]},
+    "batch_results": {"queue": "q", "id": "ada/called", "lease": CALLING},
     "attach": {"worker": "other", "queues": ["q"], "credit": 0, "leases": [
         {"queue": "q", "id": "ada/leased", "lease": LEASED}, {"queue": "q", "id": "ada/none", "lease": 1}]},
     "credit": {"credit": 1},
@@ -309,6 +311,8 @@ RULES = [
     Rule({"enqueue_from"}, "leases.queue", ("other",), "forbidden", field="leases"),
     Rule({"enqueue_from"}, "leases.id", ("ada/none",), "forbidden", field="leases"),
     Rule({"enqueue_from"}, "leases.lease", (1,), "forbidden", field="leases"),
+    Rule({"batch_results"}, "id", ("ada/none", "bob/called"), "forbidden", field="lease"),
+    Rule({"batch_results"}, "lease", (1,), "forbidden"),
     Rule({"progress"}, "reports", ([{"id": "a", "lease": 1, "fraction": 1}] * (MAX_BATCH + 1),), "too_large"),
 
     Rule({"configure"}, "settings.share", ("luck", "", 0, None, ["time"])),

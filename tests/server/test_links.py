@@ -107,6 +107,48 @@ async def test_one_request_enqueues_for_many_leases_and_refuses_tenants_apart(
     assert (outcomes, list(refusals)) == (["refused"] * 3 + ["duplicate"] * 2, ["ada"])
 
 
+async def test_only_the_holder_of_a_callbacks_lease_reads_the_results_of_its_batch(
+    served: Served, ada: Raw, bob: Raw
+) -> None:
+    store = served.app.store
+    async with raw(served, WORKER) as mine, raw(served, WORKER) as other:
+        await mine.attach("q", credit=9, name="mine")
+        await other.attach("q", credit=0, name="other")
+        held = {}
+        for who, name in ((ada, "ada"), (bob, "bob")):
+            await who.ask("open_batch", queue="q", id="b", on_complete="sum")
+            await who.enqueue("q", ["a"], batch="b", result_ttl_ms=60_000)
+            (task,) = await mine.pushed()
+            assert await mine.settle("q", "ack", task, result=name) == ["ok"]
+            await who.ask("close_batch", queue="q", id="b")
+            (held[name],) = await mine.pushed()
+        await ada.enqueue("q", ["b-complete-17"], result_ttl_ms=60_000)
+        (forged,) = await mine.pushed()
+
+        async def read(by: Raw, task: dict[str, Any], **more: Any) -> Any:
+            given = {"id": task["full_id"], "lease": task["lease"], **more}
+            try:
+                return (await by.ask("batch_results", queue="q", **given))["results"]
+            except Refused as error:
+                return str(error).partition(":")[0]
+
+        callback = held["ada"]
+        assert await read(mine, callback) == [{"id": "ada/a", "result": "ada"}]
+        assert await read(mine, held["bob"]) == [{"id": "bob/a", "result": "bob"}]
+        assert await read(other, callback) == "forbidden lease"
+        assert await read(mine, callback, lease=callback["lease"] + 1) == "forbidden lease"
+        assert await read(mine, callback, lease=held["bob"]["lease"]) == "forbidden lease"
+        assert await read(mine, callback, id="bob" + callback["full_id"].removeprefix("ada")) == "forbidden lease"
+        assert await read(mine, forged) == "not_found id"
+        await store.settle("q", [Settlement("reap", callback["full_id"], callback["lease"])])  # behind its back
+        assert await read(mine, callback) == "forbidden lease"
+        (again,) = await mine.pushed()
+        assert await read(mine, callback) == "forbidden lease"
+        assert await read(mine, again) == [{"id": "ada/a", "result": "ada"}]
+        await mine.settle("q", "ack", again)
+        assert await read(mine, again) == "forbidden lease"
+
+
 @pytest.mark.usefixtures("no_polls")
 async def test_links_arrive_at_once_and_wake_a_worker_of_their_queue(served: Served, worker: Raw, ada: Raw) -> None:
     async with raw(served, WORKER) as after:

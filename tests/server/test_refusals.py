@@ -29,7 +29,7 @@ from tests.test_documents import rows_of as rows_in_page
 
 from . import harness
 from .harness import Raw, Refused, raw, tenant
-from .refusals import LEASED, OF_TENANTS, REQUESTS, RULES, Row, good, parts_of, put, rows_of
+from .refusals import CALLING, LEASED, OF_TENANTS, REQUESTS, RULES, Row, good, parts_of, put, rows_of
 
 TENANT, WORKER, OPERATOR, PRODUCER = Role.TENANT, Role.WORKER, Role.OPERATOR, Role.PRODUCER
 TOKENS = {
@@ -58,6 +58,7 @@ class World:
     by_role: dict[Role, Raw]
     attaching: Raw
     lease: int
+    callback: dict[str, Any]
 
     def connection(self, verb: str, role: Role) -> Raw:
         """Return the connection on which a request is made."""
@@ -73,16 +74,21 @@ class World:
             return dict(zip(names, pipeline.execute(), strict=True))
 
     def spell(self, value: Any) -> Any:
-        """Put the lease's number where LEASED stands for it."""
+        """Put the numbers of leases where LEASED and CALLING stand for them."""
         if isinstance(value, list):
             return [self.spell(each) for each in value]
-        return {**value, "lease": self.lease} if isinstance(value, dict) and value.get("lease") == LEASED else value
+        if not isinstance(value, dict):
+            return value
+        if value.get("lease") == CALLING:
+            id = self.callback["full_id"] if value.get("id") == "ada/called" else value.get("id")
+            return {**value, "id": id, "lease": self.callback["lease"]}
+        return {**value, "lease": self.lease} if value.get("lease") == LEASED else value
 
     async def answer(self, row: Row) -> dict[str, Any]:
         """Send a request and return the whole frame that answers it."""
         client = self.connection(row.verb, row.role)
         body = row.body if row.field == "ref" else {"ref": 7, **row.body}
-        await client.send(row.verb, **{name: self.spell(value) for name, value in body.items()})
+        await client.send(row.verb, **self.spell({name: self.spell(value) for name, value in body.items()}))
         while True:
             frame = await client.receive()
             if frame["type"] in ("reply", "error"):
@@ -98,7 +104,10 @@ async def open_world(served: Served, url: str) -> AsyncIterator[World]:
         ada, worker, operator = by_role[TENANT], by_role[WORKER], by_role[OPERATOR]
         await operator.ask("configure", queue="q", settings={"lease_ms": HOUR_MS})
         await operator.ask("create_token", id="abcd", role="worker", hash="1" * 64)
-        await worker.attach("q", credit=1)
+        await worker.attach("q", credit=2)
+        await ada.ask("open_batch", queue="q", id="called", on_complete=1)
+        await ada.ask("close_batch", queue="q", id="called")
+        (callback,) = await worker.pushed()
         await ada.enqueue("q", ["dead"])
         await worker.settle("q", "reject", *await worker.pushed())
         await ada.enqueue("q", ["leased"], result_ttl_ms=HOUR_MS)
@@ -114,7 +123,7 @@ async def open_world(served: Served, url: str) -> AsyncIterator[World]:
         await ada.ask("schedule", queue="q", name="nightly", payload=1, cron="0 3 * * *")
         await operator.ask("add_webhook", queue="q", url="https://a.example/in")
         attaching = await stack.enter_async_context(raw(served, harness.WORKER))
-        yield World(served, client, by_role, attaching, leased["lease"])
+        yield World(served, client, by_role, attaching, leased["lease"], callback)
     client.close()
 
 
@@ -330,7 +339,7 @@ async def check_limited(served: Served, world: World, role: Role) -> None:
             if role not in of(verb) or verb in {"attach", *OF_NO_QUEUE}:
                 continue
             expected: Answer = EMPTY.get(verb) or ("forbidden", "type" if verb in UNLIMITED else "queue")
-            if role is WORKER and verb not in ("webhooks", "enqueue_from"):
+            if role is WORKER and verb not in ("webhooks", "enqueue_from", "batch_results"):
                 expected = ("bad_request", "queue")  # it is not attached to it
             assert await told(limited, verb, good(verb, role)) == expected, verb
     assert world.contents(but=b"fq:{other/0}") == before

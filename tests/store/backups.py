@@ -27,6 +27,9 @@ _MORE: list[dict[str, Any]] = [  # what the walk has come by without leaving any
     {"kind": "cancelling", "queue": WALKED, "id": "dan/b1", "at": 1735689681150},
     {"kind": "result", "queue": WALKED, "id": "ada/id4", "until": 1795686876481, "value": '{"ok":[1.5,null,"é"]}'},
     {"kind": "kept", "queue": WALKED, "id": "ada/id4", "of": "r", "tag": 1, "bytes": 444, "until": 1795686876481},
+    {
+        "kind": "batch_result", "queue": WALKED, "batch": "ada/b2", "id": "ada/id4", "until": 1795686876481, "order": 3,
+    },
     {"kind": "audit", "stream": "begun", "id": "1795683908097-0", "fields": {}},
     {"kind": "fire", "queue": WALKED, "id": "dan/s1", "at": "inf"},
     {"kind": "declared", "queue": WALKED, "id": "dan/s1", "at": 1735689680150},

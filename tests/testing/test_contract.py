@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+import anyio.from_thread
 import pytest
 from attrs import frozen
 
@@ -231,6 +232,42 @@ async def test_a_batch_from_its_opening_to_its_end(api: Api, grounds: Grounds) -
         assert await batch.cancel() == "complete"
     assert sorted(mill.ran[:4]) == ["1", "3", "again", "again"]
     assert mill.ran[4:] == ["last", "c", "s"]
+
+
+@on_all
+@pytest.mark.parametrize("runs", ["in the loop", "in a thread"])
+async def test_callbacks_read_the_results_of_their_batch(api: Api, grounds: Grounds, runs: str) -> None:
+    read: dict[str, Any] = {}
+
+    async def collect(task: fairq.Task) -> None:
+        rows: list[Any] = []
+        try:
+            while not rows or rows[-1][-1]:  # until the time of the last result is over
+                rows = [(each.id, each.result, each.is_kept) async for each in task.batch_results()]
+            read[task.payload] = rows
+        except FairqError as error:
+            read[task.payload] = type(error), error.field
+
+    async def in_loop(task: fairq.Task) -> Any:
+        await collect(task)
+        return {"was": task.payload}
+
+    def in_thread(task: fairq.Task) -> Any:
+        anyio.from_thread.run(collect, task)
+        return {"was": task.payload}
+
+    async with grounds(api, in_loop if runs == "in the loop" else in_thread) as ground:
+        batch = await ground.ada.open_batch("emails", on_complete="sum", on_success="cheer")
+        await batch.add_many(["b", "a"], ids=["t2", "t1"], result_ttl=60, priority=9)
+        await batch.add("no result", id="t3")
+        await batch.add(None, id="t4", result_ttl=0.001)
+        await ground.ada.enqueue("emails", "of no batch", id="t5", result_ttl=60)
+        await ground.drain()
+        await batch.close()
+        await ground.drain()
+    results = [("t2", {"was": "b"}, True), ("t1", {"was": "a"}, True), ("t4", None, False)]
+    assert read["sum"] == read["cheer"] == results
+    assert read["a"] == read["of no batch"] == (NotFound, "id")
 
 
 @on_all

@@ -80,6 +80,8 @@ class Desk:
             case "then":
                 task.then(QUEUE, "next", delay=3600)
                 task.then(OTHER, "next")
+            case "sum":
+                return {"sum": [each.result async for each in task.batch_results()]}
             case "hold":
                 await self.go_on.wait()
         return {"did": len(str(task.payload))}
@@ -161,6 +163,11 @@ async def _work(url: str, ears: Ears, ada: fairq.Client) -> None:
         assert (await task.state()).progress == 0.5
         desk.go_on.set()
         await ears.answered("settle", "ada/enqueue'")
+        batch = await ada.open_batch(QUEUE, id="b0", on_complete="sum")
+        await batch.add("done", id="b0-1", result_ttl=600)
+        await batch.close()
+        await ears.answered("batch_results")
+        await ears.answered("settle", "ada/b0-complete")
         one = await ada.enqueue(QUEUE, "done", id="result-1", delay=3600, result_ttl=600)
         two = await ada.enqueue(QUEUE, "reject", id="result-2", delay=3600, result_ttl=600)
         async with trio.open_nursery() as nursery:
@@ -254,7 +261,7 @@ async def _batches(ada: fairq.Client) -> None:
     assert await batch.cancel() == "closed"
     assert (await batch.wait(timeout=20)).cancelled == 2
     await (await ada.open_batch(QUEUE, id="b2")).close()
-    assert {each.id async for each in ada.batches(QUEUE, state="complete")} == {"b1", "b2"}
+    assert {each.id async for each in ada.batches(QUEUE, state="complete")} == {"b0", "b1", "b2"}
     assert set(await ada.read_batches(QUEUE, ["b1", "none"])) == {"b1"}
     with pytest.raises(NotFound):
         await ada.batch(QUEUE, "none").state()

@@ -26,7 +26,7 @@ from tests.server.conftest import no_polls, server_store
 from tests.server.harness import OPERATOR, PRODUCER, VIEWER, WORKER, Raw, raw, running, tenant
 from tests.server.test_schemas import faults
 
-from .frames import LIMIT_S, Row, head_of, read, record
+from .frames import LIMIT_S, Row, head_of, normalised, read, record
 from .make import FOLDER
 
 __all__ = ["no_polls", "server_store"]
@@ -161,6 +161,8 @@ class Replay:
         id = recorded["tasks"][0]["id"] if kind == "push" else ""
         frame = await self._next(number, kind, recorded.get("ref"), id)
         self._pair(recorded, frame)
+        if id:
+            self.stands_for["id", id] = frame["tasks"][0]["id"]  # that of a callback task has a time in it
         self.faults += missing(recorded, frame, kind)
 
     async def _next(self, number: int, kind: str, ref: int | None, id: str) -> dict[str, Any]:
@@ -169,7 +171,7 @@ class Replay:
         while True:
             for frame in unread:
                 is_one = frame["type"] == kind or (kind in answers and frame["type"] in answers)
-                if is_one and frame.get("ref") == ref and (not id or frame["tasks"][0]["id"] == id):
+                if is_one and frame.get("ref") == ref and (not id or normalised(frame["tasks"][0]["id"]) == id):
                     unread.remove(frame)
                     return frame
             unread.append(await self.connections[number].receive())
@@ -194,7 +196,7 @@ class Replay:
             return value
         return {
             name: self.stands_for.get((name.removeprefix("if_"), each), each)
-            if name.removeprefix("if_") in OPAQUE
+            if name.removeprefix("if_") in {*OPAQUE, "id"}
             else self._real(each)
             for name, each in value.items()
         }

@@ -105,6 +105,17 @@ class Batching(Records):
             self.close(now)
         return previous
 
+    def batch_results(self, now: float, id: str, lease: int) -> str | list[tuple[str, str | None]]:
+        """Return the results of the batch for which a task calls back, or why they are refused."""
+        if id not in self.leases or self.runs[id].lease != lease:
+            return "FAIRQ forbidden lease"
+        for name, b in self.batches.items():
+            if id in [b.callback_id(name, event) for event in ("complete", "success", "death")]:
+                named = [each.split(" ", 1) for each in sorted(b.results, key=b.results.__getitem__)]
+                kept = [(task, until, *self.results.get(task, (0.0, ""))) for until, task in named]
+                return [(task, said if at > now and f"{at:.0f}" == until else None) for task, until, at, said in kept]
+        return "FAIRQ not_found id"
+
     def cancel_members(self, now: float, limit: int) -> None:
         """Go on cancelling the tasks of cancelled batches."""
         for name in first_by_score(self.cancelling, limit):

@@ -128,7 +128,7 @@ class Enqueueing(Batching):
         more = self.bytes_of_new(new) - sum(new[id][0].bytes(id) for id in new.keys() - staying)
         more -= sum(map(self.bytes_of_task, [*stored, *ending]))
         more += sum(bytes_of(id, 0) for id in ending if self.records[id].result_ttl)
-        more += sum(map(bytes_of_id, [*replaced, *ending]))
+        more += sum(map(bytes_of_id, [*replaced, *ending])) + sum(map(self.bytes_of_result_name, ending))
         kept = self.compared_by(t) + more
         return self.exceeded(t, len(new) - len(replaced), delayed, kept, t.pending)
 

@@ -22,6 +22,7 @@ DEFAULTS: dict[str, float] = {
 ALL_UNSET: dict[str, float] = dict.fromkeys(LIMITS, UNSET)
 ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700
 GROUP_BYTES, BATCH_BYTES = 600, 2000  # of a group's sorted set, and of those of a batch
+RESULTS_BYTES, NAMED_BYTES = 1000, 128  # of the set that names the results of a batch, and of each name
 CUT, CUT_AT, ERROR_BYTES, TRACEBACK_BYTES = " [cut: stored_bytes]", 40, 2048, 8192
 
 

@@ -17,6 +17,7 @@ from fairq.model.queue.limits import (
     CUT_AT,
     ERROR_BYTES,
     EVENT_COST,
+    NAMED_BYTES,
     TRACEBACK_BYTES,
     bytes_of,
     bytes_of_error,
@@ -204,6 +205,7 @@ class Records(FairPick):
         task.tenant.bytes -= self.bytes_of_task(id)
         task.tenant.remembered.add(self.call_now, id, is_long=is_long(id))
         if how == "done" and task.result_ttl:
+            self.name_result(id)
             self.keep_result(task, id, result or "null")
         self.free_key(id, how == "done")
         self.note_end(id, how)
@@ -349,6 +351,24 @@ class Records(FairPick):
         """Return how many bytes more a tenant may keep."""
         most = self.limit(t, "stored_bytes")
         return most - self.kept_by(t) - self.promised if most else math.inf
+
+    def result_name(self, id: str) -> tuple[str, Batch] | None:
+        """Return how the result of a task, if it is done now, is named in its batch, and that."""
+        task, b = self.records[id], self.batch_of(id)
+        return (f"{self.call_now + task.result_ttl:.0f} {id}", b) if b and b.names_results and task.result_ttl else None
+
+    def bytes_of_result_name(self, id: str) -> int:
+        """Return what that will count."""
+        found = self.result_name(id)
+        return NAMED_BYTES + len(found[0]) if found else 0
+
+    def name_result(self, id: str) -> None:
+        """Name the result of a task that is done; one of a cancelled batch is no member any more, and comes last."""
+        if found := self.result_name(id):
+            name, b = found
+            self.records[id].tenant.bytes += self.bytes_of_result_name(id)
+            b.sequence += id not in b.members
+            b.results[name] = b.members.get(id, b.sequence)
 
     def keep_result(self, task: Task, id: str, result: str) -> None:
         """Keep what a task has returned, or that it did: it counts no more, and so there is room for that."""

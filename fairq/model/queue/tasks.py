@@ -8,7 +8,7 @@ from attrs import define, field
 
 from fairq.model.batches import BatchStage, BatchState
 from fairq.model.queue.accounts import Tenant
-from fairq.model.queue.limits import BATCH_BYTES, GROUP_BYTES, bytes_of, bytes_of_error
+from fairq.model.queue.limits import BATCH_BYTES, GROUP_BYTES, NAMED_BYTES, RESULTS_BYTES, bytes_of, bytes_of_error
 from fairq.model.queue.ready import Asked
 from fairq.model.queue.sorted_set import SortedSet
 
@@ -116,11 +116,17 @@ class Batch:
     expired: int = 0  # of the dead
     members: SortedSet[str] = field(factory=SortedSet)
     pending: SortedSet[str] = field(factory=SortedSet)  # priority and order
+    names_results: bool = field(init=False)  # for its callbacks
+    results: SortedSet[str] = field(factory=SortedSet)  # names of results; in the order of their tasks
+
+    def __attrs_post_init__(self) -> None:
+        self.names_results = any(self.callbacks.values())
 
     def bytes(self, id: str) -> int:
         """Return the bytes that it counts for its tenant, with those of callback tasks that may still come."""
         to_come = {self.callback_id(id, event): self.length(event) for event, size in self.callbacks.items() if size}
-        return bytes_of(id, BATCH_BYTES) + sum(bytes_of(task, length) for task, length in to_come.items())
+        named = RESULTS_BYTES * self.names_results + sum(NAMED_BYTES + len(name) for name in self.results)
+        return bytes_of(id, BATCH_BYTES + named) + sum(bytes_of(task, length) for task, length in to_come.items())
 
     def length(self, event: str) -> int:
         """Return how long the record of a callback task is, with its payload."""

@@ -39,6 +39,7 @@ MAX_REQUESTS = 256  # under way at once, per connection
 MAX_PRODUCER_REQUESTS = 2_500  # the same of a producer, for all its tenants
 MAX_TENANT_REQUESTS = 2_500  # over all connections of a tenant: a quarter of what may wait for the store
 LONG_ANSWERS = (
+    wire.BatchResults,
     wire.Peek,
     wire.Dead,
     wire.DeadLetter,

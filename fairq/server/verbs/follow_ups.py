@@ -1,10 +1,12 @@
-"""What a worker enqueues for the handlers of tasks that it runs: at once, or when they have ended well."""
+"""What a worker asks for the handlers of tasks that it runs: to enqueue what follows, and for results of a batch."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
+
+from orjson import Fragment
 
 from fairq.errors import BadRequest, FairqError, Forbidden, TooLarge
 from fairq.model.checks import MAX_BATCH, bare_id, full_id, owner_of
@@ -22,8 +24,8 @@ from fairq.wire import messages as wire
 from fairq.wire.calls import REFUSED
 
 
-def _not_held(lease: frames.HeldLease) -> Forbidden:
-    return Forbidden(f"this worker does not hold lease {lease.lease} of task {lease.id}", field="leases")
+def _not_held(lease: frames.HeldLease, field: str = "leases") -> Forbidden:
+    return Forbidden(f"this worker does not hold lease {lease.lease} of task {lease.id}", field=field)
 
 
 def _may_hold(app: App, connection: Connection, lease: frames.HeldLease) -> bool:
@@ -82,6 +84,19 @@ async def _not_open(app: App, connection: Connection, leases: Sequence[frames.He
         are_open = await app.store.are_leased(queue, [(lease.id, lease.lease) for lease in some])
         found += [lease for lease, is_open in zip(some, are_open, strict=True) if not is_open]
     return found
+
+
+async def batch_results(app: App, connection: Connection, request: wire.BatchResults) -> Body:
+    """Read a page of the results of a batch, for the task that calls back for it, under a lease that the worker holds.
+
+    The store looks at that lease in the same step.
+    """
+    held = frames.HeldLease(request.queue, request.id, request.lease)
+    if not _may_hold(app, connection, held):
+        raise _not_held(held, "lease")
+    results, cursor = await app.store.batch_results(request.queue, request.id, request.lease, request.cursor)
+    rows = [{"id": id} | ({"result": Fragment(text)} if text else {}) for id, text in results]
+    return {"results": rows, "cursor": cursor}
 
 
 async def enqueue_links(

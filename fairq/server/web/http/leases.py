@@ -12,8 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from fairq.errors import BadRequest
 from fairq.model.outcomes import sent_in
-from fairq.model.rules import QUEUE, WORKER, check_fields, whole
+from fairq.model.rules import FULL_ID, LEASE, QUEUE, WORKER, check_fields, whole
 from fairq.model.tasks import Lease, NewTask, Settlement
+from fairq.model.tenants import SCAN
 from fairq.server.web.http.bodies import Gone
 from fairq.server.web.http.bounds import MAX_CLAIM
 from fairq.server.web.http.call import Call, answer, one_of
@@ -56,6 +57,18 @@ class EnqueueFromLease:
     lease: HeldLease
     queue: Annotated[str, QUEUE]
     tasks: list[NewTask]
+    worker: Annotated[str, WORKER] = DEFAULT_WORKER
+
+
+@frozen
+class ReadBatchResults:
+    """Read the results of a batch's tasks page by page, for a leased callback task."""
+
+    ref: int
+    queue: Annotated[str, QUEUE]
+    id: Annotated[str, FULL_ID]
+    lease: Annotated[int, LEASE]
+    cursor: Annotated[str | None, SCAN] = None
     worker: Annotated[str, WORKER] = DEFAULT_WORKER
 
 
@@ -140,3 +153,14 @@ async def enqueue_from(request: Request) -> Response:
     return answer(
         {"tasks": [row_of_sent(task.id, sent) for task, sent in zip(frame.tasks, outcomes, strict=True)]}, 201
     )
+
+
+async def batch_results(request: Request) -> Response:
+    """Read a page of the results of a batch, for a leased callback task."""
+    call, workers = Call.of(request), _workers(request)
+    given = call.given(ReadBatchResults, request, has_body=True)
+    name = _take_name(given)
+    frame = make_request(wire.BatchResults, given)
+    worker = await workers.find(call.caller, name, frame.queue)
+    with worker.in_use():
+        return answer(await worker.ask(frame))

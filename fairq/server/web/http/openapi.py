@@ -23,7 +23,7 @@ from fairq.server.web.http.bodies import JSON, NDJSON
 from fairq.server.web.http.events import EVENT_STREAM
 from fairq.server.web.http.field_schemas import field_schema, some
 from fairq.server.web.http.fields import name_of, names_of
-from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
+from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease, ReadBatchResults
 from fairq.server.web.http.problems import MEDIA_TYPE, STATUS
 from fairq.server.web.http.routes import QUEUE, ROWS, Row
 from fairq.server.web.http.schema import Schema, body_of, default_of, hints_of, object_of, row_of, schema_of
@@ -104,6 +104,7 @@ _OWN: dict[tuple[str, Any], Schema] = {  # of method and frame: answers that are
     ("POST", wire.OpenBatch): object_of(id=TEXT, **body_of(VERBS[wire.OpenBatch].reply)["properties"]),
     ("POST", ClaimTasks): body_of({"lease_ms": int, "run_timeout_ms": int, "tasks": list[frames.PushedTask]}),
     ("POST", EndLeases): body_of(VERBS[wire.Settle].reply),
+    ("POST", ReadBatchResults): body_of(VERBS[wire.BatchResults].reply),
     ("POST", EnqueueFromLease): object_of(tasks={"type": "array", "items": _ENQUEUED}),
     # These say less than the reply does.
     ("POST", wire.CancelAll): _CANCELLING | {"properties": _CANCELLING["properties"] | {"cursor": schema_of(Cursor)}},

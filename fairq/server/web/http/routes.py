@@ -15,7 +15,16 @@ from fairq.errors import BadRequest, NotFound
 from fairq.server.web.http.call import Call, answer
 from fairq.server.web.http.events import events
 from fairq.server.web.http.fields import names_of
-from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease, claim, end, enqueue_from
+from fairq.server.web.http.leases import (
+    ClaimTasks,
+    EndLeases,
+    EnqueueFromLease,
+    ReadBatchResults,
+    batch_results,
+    claim,
+    end,
+    enqueue_from,
+)
 from fairq.server.web.http.tasks import cancel, enqueue, open_batch, show
 from fairq.wire import messages as wire
 
@@ -96,6 +105,8 @@ ROWS = (
         endpoint=end),
     Row("POST", "/v1/leases/tasks", EnqueueFromLease, "Enqueue tasks for the tenant of a leased task", 201,
         endpoint=enqueue_from),
+    Row("POST", "/v1/leases/results", ReadBatchResults, "Read what a batch's tasks returned, for its callback task",
+        endpoint=batch_results),
 )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def object_of(**properties: Schema) -> Schema:
 def hints_of(kind: Any) -> dict[str, Any]:
     """Return the fields of a class, and their types."""
     hints = get_type_hints(kind)
-    own = [each.name for each in fields(kind)] if has(kind) else list(kind._fields)
+    own = [each.name for each in fields(kind)] if has(kind) else getattr(kind, "_fields", hints)
     return {name: hints[name] for name in own}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fairq.server.net.admission import MAX_HANDSHAKES
 from fairq.server.web.http import bounds
-from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
+from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease, ReadBatchResults
 from fairq.server.web.http.problems import STATUS
 from fairq.server.web.http.routes import ROWS
 from fairq.transport import PIECE_BYTES, SEND_S
@@ -15,7 +15,9 @@ from fairq.wire.verbs import VERBS
 from tests.test_documents import table_after
 
 TEXT = (Path(wire.__file__).parent / "HTTP.md").read_text(encoding="utf-8")
-_VERBS = {ClaimTasks: "", EndLeases: "settle", EnqueueFromLease: "enqueue_from"}  # of paths whose frames are HTTP's own
+_VERBS = {  # of paths whose frames are HTTP's own
+    ClaimTasks: "", EndLeases: "settle", EnqueueFromLease: "enqueue_from", ReadBatchResults: "batch_results",
+}  # fmt: skip
 
 
 def test_the_table_of_paths_is_that_of_the_code() -> None:

@@ -168,3 +168,26 @@ async def test_a_worker_of_some_queues_claims_links_and_enqueues_there_only(
         check_problem(await worker.post("/v1/queues/other/claims", json={}), 403, "forbidden", "queue")
         leases = {"queue": "other", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}]}
         check_problem(await worker.post("/v1/leases", json=leases), 403, "forbidden", "queue")
+
+
+async def test_the_holder_of_a_callbacks_lease_reads_the_results_of_its_batch(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker, raw(served, WORKER) as other:
+        check(await ada.post("/v1/queues/q/batches", json={"id": "b", "on_complete": "sum"}), 201)
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t", "batch": "b", "result_ttl": 60}), 201)
+        (task,) = await claim(worker)
+        assert await settle(worker, task, "ack", result=[1]) == "ok"
+        check(await ada.post("/v1/queues/q/batches/b/close"))
+        (callback,) = await claim(worker)
+
+        async def read(held: dict[str, Any], status: int = 403, **more: Any) -> Any:
+            asked = {"queue": "q", "id": held["id"], "lease": held["lease"]} | more
+            answer = await worker.post("/v1/leases/results", json=asked)
+            return check(answer) if status == 200 else check_problem(answer, status, "forbidden", "lease")
+
+        assert await read(callback, 200) == {"results": [{"id": "ada/t", "result": [1]}], "cursor": None}
+        await read(callback, lease=callback["lease"] + 1)
+        await read(task)
+        await other.attach("q", credit=0, leases=[{"queue": "q", "id": callback["id"], "lease": callback["lease"]}])
+        await read(callback)
+        (body,) = (await other.ask("batch_results", queue="q", id=callback["id"], lease=callback["lease"]))["results"]
+        assert body == {"id": "ada/t", "result": [1]}

@@ -17,7 +17,7 @@ from tests.server.harness import WORKER
 from .harness import api, check, serving
 
 DOCUMENT = make_document()
-OF_WORKERS = ("/claims", "/leases", "/leases/tasks")
+OF_WORKERS = ("/claims", "/leases", "/leases/tasks", "/leases/results")
 
 
 def test_every_frame_of_a_tenant_producer_or_worker_has_a_path_or_a_reason() -> None:
@@ -26,6 +26,7 @@ def test_every_frame_of_a_tenant_producer_or_worker_has_a_path_or_a_reason() -> 
         wire.Credit: "each claim says how many tasks it wants",
         wire.Settle: "POST /v1/leases",
         wire.Declare: "a worker over HTTP has no code that the service could ask for again",
+        wire.BatchResults: "POST /v1/leases/results",
         wire.Progress: "a lease over HTTP is on no account",
         wire.EnqueueFrom: "POST /v1/leases/tasks",
         wire.Idle: "a claim that waits for nothing",
