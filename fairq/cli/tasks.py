@@ -35,7 +35,7 @@ class Filter:
 
 
 _STATES = columns_of("id", "state", "tenant", "attempt", "lost_leases", "when", "worker", "reason", "error", id="task")
-_WHEN = {"delayed": "starts at ", "leased": "leased until ", "dead": "died at "}
+_WHEN = {"ready": "ready since ", "delayed": "starts at ", "leased": "leased until ", "dead": "died at "}
 _WAITING = {"id": "task", "enqueued_at_ms": "enqueued", "payload": "payload"}
 
 

@@ -130,8 +130,9 @@ class Page:
             return None
         asked_ms, since_ms = self._next_at.get((queue, tenant), (0, 0))
         if now_ms - asked_ms > 10_000:
-            tasks = await client.peek(queue, 1, tenant=tenant)
-            since_ms = max(tasks[0].enqueued_at_ms, tasks[0].start_at_ms) if tasks else 0
+            ids = [task.id for task in await client.peek(queue, 1, tenant=tenant)]
+            states = await client.tasks(queue, ids) if ids else []
+            since_ms = sum(each.at_ms for each in states if each.state == "ready")
             if len(self._next_at) > 10 * QUEUES * TENANTS:
                 self._next_at.clear()
             self._next_at[queue, tenant] = now_ms, since_ms

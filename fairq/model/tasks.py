@@ -267,7 +267,7 @@ class Settlement(NamedTuple):
 
 @frozen
 class TaskState:
-    """What the store knows of one task; `at_ms` is the start, the lease's deadline or the death, by state.
+    """What the store knows of one task; by state, `at_ms` is since when it is ready, its start, deadline or death.
 
     `attempt` counts its leases so far, `lost_leases` those whose worker's process died; of a task that is done or
     cancelled they are not known any more.

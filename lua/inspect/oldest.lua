@@ -1,13 +1,7 @@
--- needs: accounts, calls, draws, leases, records, takes, task_options
+-- needs: accounts, calls, draws, leases, records, standing, takes, task_options
 --
 -- For how long the tasks that are next have been ready: what alerts and autoscalers ask. A tenant that is blocked, or
 -- at its limit of running tasks, does not count, since no worker could help it; its wait counts from when it is let in.
---
--- A task is ready since it was enqueued, or its start. If it has a run, that says since when instead: an attempt has
--- ended, a dead letter was replayed, or the clock has gone back. If it waited for a batch slot, its options say when it
--- got that.
-
-local EARLIEST = 2 ^ 40  -- a time; a lower `began_at` of a run that waits is of an earlier build, and says nothing
 
 -- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
 local function some_tags(call, wanted)
@@ -35,15 +29,10 @@ end
 
 -- Since when the next task of a tenant that may be served has been ready; nil if it is not, or that is not known.
 local function ready_since(call, account, id, record)
-  local run, details, since = leases.run_of(call, id), accounts.odd_details(call, account), nil
-  if run then
-    if leases.is_leased(run.state) or run.began_at < EARLIEST then return nil end
-    since = run.began_at
-  else
-    local header = records.read(record)
-    since = math.max(header.enqueued_at, header.start_at)
-  end
-  return math.max(since, task_options.of(call, id).ready_at, details and details.cause ~= 0 and details.let_in_at or 0)
+  local run, details = leases.run_of(call, id), accounts.odd_details(call, account)
+  if run and leases.is_leased(run.state) then return nil end
+  local since = standing.ready_since(call, id, records.read(record), run)
+  return since > 0 and math.max(since, details and details.cause ~= 0 and details.let_in_at or 0) or nil
 end
 
 -- oldest(keys, argv): the longest time for which any of the tasks has been ready that are next of their tenants. All

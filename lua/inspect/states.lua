@@ -50,10 +50,10 @@ end
 
 -- tasks(keys, argv): what is known of tasks.
 --   argv  ids (at most 500)
---   out   per id: {state, tenant, attempt, at_ms, detail, error, lost_leases, lease}; state is ready, pending (without
---         a batch slot), delayed (at: start), leased (at: lease deadline, detail: its claim, lease: its number), dead
---         (at: death, detail: reason), done, cancelled or dead without a letter (not long ago; no more is told), or
---         unknown
+--   out   per id: {state, tenant, attempt, at_ms, detail, error, lost_leases, lease}; state is ready (at: since when,
+--         0: not known), pending (without a batch slot), delayed (at: start), leased (at: lease deadline, detail: its
+--         claim, lease: its number), dead (at: death, detail: reason), done, cancelled or dead without a letter (not
+--         long ago; no more is told), or unknown
 function reads.tasks(keys, args)
   return standing.of(calls.ask(keys, args), {unpack(args, 3)})
 end

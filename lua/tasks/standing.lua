@@ -2,6 +2,16 @@
 --
 -- How tasks stand: where each is, and what became of it.
 
+local EARLIEST = 2 ^ 40  -- a time; a lower `began_at` of a run that waits is of an earlier build, and says nothing
+
+-- Since when a ready task has been so (0: that is not known): since it was enqueued, or its start. If it has a run,
+-- that says since when instead: an attempt has ended, a dead letter was replayed, or the clock has gone back. If it
+-- waited for a batch slot, its options say when it got that.
+function standing.ready_since(call, id, header, run)
+  local since = run and run.began_at or math.max(header.enqueued_at, header.start_at)
+  return since >= EARLIEST and math.max(since, task_options.of(call, id).ready_at) or 0
+end
+
 -- Of a leased task: the deadline of its lease, and the name of the claim that took it.
 local function lease_facts(call, id, run)
   local bundle = leases.bundle(call, run.lease)
@@ -19,7 +29,8 @@ local function state_of(call, id, record, run, packed_death)
   if not records.is_task(record) then
     return {records.read_mark(record) or 'unknown', '', 0, '0', '', '', 0, 0}
   end
-  local tenant, attempt, message, lost = records.read(record).tenant, 0, '', 0
+  local header, attempt, message, lost = records.read(record), 0, '', 0
+  local tenant = header.tenant
   if run then attempt, message, lost = run.attempt, run.error, run.lost_leases end
   if run and leases.is_leased(run.state) then
     local at, claim = lease_facts(call, id, run)
@@ -29,7 +40,8 @@ local function state_of(call, id, record, run, packed_death)
     return {'pending', tenant, attempt, '0', '', message, lost, 0}
   end
   local start_at = redis.call('ZSCORE', call.prefix .. 'delayed:' .. tenant, id)
-  return {start_at and 'delayed' or 'ready', tenant, attempt, text(math.floor(start_at or 0)), '', message, lost, 0}
+  local at = math.floor(start_at or standing.ready_since(call, id, header, run))
+  return {start_at and 'delayed' or 'ready', tenant, attempt, text(at), '', message, lost, 0}
 end
 
 -- What `tasks` (inspect/states.lua) tells of tasks.

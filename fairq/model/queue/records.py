@@ -284,7 +284,8 @@ class Records(FairPick):
             at = int(self.leases[id] + self.call_origin) if self.leases[id] < math.inf else 0
             return TaskState(id, "leased", t.name, run.attempt, at, run.worker, **told)
         state: Any = "delayed" if id in t.delayed else "pending" if b and id in b.pending else "ready"
-        return TaskState(id, state, t.name, run.attempt, int(t.delayed.get(id, 0)), **told)
+        since = max(self.ready_since(id), self.records[id].ready_at) if state == "ready" else t.delayed.get(id, 0)
+        return TaskState(id, state, t.name, run.attempt, int(since), **told)
 
     def stopping(self) -> list[str]:
         """List the running tasks that were cancelled."""
