@@ -3,7 +3,8 @@
 A server that takes a connection may be frozen all the same. So a client begins to connect to the next address beside,
 and the first connection that is open is the one. The others are closed. A name may have an address for each of several
 servers: each turn begins with another one. An address may lead to several servers or processes: it is tried again too.
-A server that is only busy may take all of HANDSHAKE_S, so in each round of the URLs the pauses are twice as long.
+Which process a connection comes to is chance: one that is frozen may get several in a row. A server that is only busy
+may take all of HANDSHAKE_S, so after a round of the URLs, and EVEN tries at least, the pauses are twice as long.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fairq.wire.suspicion import BESIDE_S
 
 HANDSHAKE_S = 15.0  # a server that thousands come back to at once takes them in turn
 ADDRESS_S = 1.0  # for one address of a name that has more
+EVEN = 4
 
 _UNDER_WAY = {errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, errno.EINTR}
 
@@ -64,7 +66,7 @@ class Servers:
 
     def pause_s(self, begun: int) -> float:
         """Return how long to wait for so many connections that were begun, before another one is."""
-        return BESIDE_S * 2.0 ** ((begun - 1) // len(self.targets))
+        return BESIDE_S * 2.0 ** ((begun - 1) // max(EVEN, len(self.targets)))
 
 
 def addresses_in(found: Iterable[tuple[int, int, int, str, tuple[Any, ...]]], turn: int) -> list[Address]:
