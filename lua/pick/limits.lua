@@ -198,7 +198,7 @@ function limits.sweep(call, count)
       limits.meter(call, accounts.touch(call, account))
     end
     local details = accounts.odd_details(call, account)
-    if details and details.let_in_at > call.now then  -- the queue's time has gone back since
+    if details and details.cause ~= 0 and details.let_in_at > call.now then  -- the queue's time has gone back since
       accounts.touch(call, account)
       details.let_in_at = call.now
     end

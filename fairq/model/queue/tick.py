@@ -143,7 +143,7 @@ class Ticking(Settling, Jumping):
             if t.blocked & RATE_LIMITED:
                 self.parked.pop(name, None)
                 self.meter(self.touch(name))
-            if t.let_in_at > self.call_now:
+            if t.cause and t.let_in_at > self.call_now:
                 self.touch(name).let_in_at = self.call_now
             if t.delayed:
                 self.due[name] = min(self.due.get(name, math.inf), t.delayed.first_at)
