@@ -49,11 +49,15 @@ async def page_of(store: str) -> str:
         async with (
             running(store, metrics_port=0) as served,
             raw(served, tenant("ada")) as ada,
+            raw(served, tenant("bob")) as bob,
             raw(served, WORKER) as worker,
             raw(served, OPERATOR),
         ):
             await ada.enqueue("emails", ["a", "b"])
+            await bob.enqueue("emails", ["a", "b"])
             await worker.attach("emails", credit=1)
+            for _ in range(2):  # service while both have tasks
+                await worker.settle("emails", "ack", *await worker.pushed(1))
             await worker.pushed(1)
             with pytest.raises(Refused):
                 await ada.ask("enqueue", queue="No", tasks=[])
