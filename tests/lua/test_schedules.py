@@ -46,6 +46,14 @@ def test_schedules_are_listed_by_tenant_and_all_by_their_next_fire(queue: Queue)
     assert (row[0], row[2]) == (b"bob/a", template())
 
 
+def test_a_time_fires_once_though_the_schedule_is_made_anew(queue: Queue) -> None:
+    for outcome in (b"ok", b"duplicate"):
+        schedule(queue, after=0)
+        assert queue.call("fire", "ada/nightly", revision_of(queue), queue.now + HOUR) == [outcome]
+        queue.call("unschedule", "ada", "nightly")
+    assert queue.queue_state()["enqueued"] == 1
+
+
 def test_a_tenant_has_a_thousand_schedules_and_no_more(queue: Queue) -> None:
     for n in range(1000):
         schedule(queue, f"s{n}")
