@@ -3,8 +3,9 @@
 What is cancelled is cancelled again and again until it ends: by anyio at each turn of asyncio's loop, by trio at each
 `await`. A handler that goes on all the same keeps a processor busy. So after FIRST_S that is slowed down:
 
-- asyncio: anyio cancels what is below a cancelled scope once each AGAIN_S. The scope stays cancelled, for those that
-  clean up slowly. Scopes that the handler has cancelled in turn, as those of its task groups are, are slowed as well.
+- asyncio: anyio cancels what is below a cancelled scope once each AGAIN_S. Scopes that the handler has cancelled in
+  turn, as those of its task groups are, are slowed as well. Meanwhile the handler is shielded: in a cancelled scope
+  anyio's locks and limiters wait busily for the cancellation.
 - trio: a handler that has met its cancellation MANY times since the last look is shielded from it, but for OPEN_S once
   each AGAIN_S. One that cleans up slowly meets it seldom, and is not.
 
@@ -115,8 +116,10 @@ class Patience:
                 self._due_at = anyio.current_time() + pause_s
 
     def _slow_asyncio(self) -> float:
-        for scope in (self.scope, *self._limits):
+        for scope, shield in ((self.scope, self._shield), *self._limits.items()):
+            shield.shield = False
             _cancel_once(scope, self.runtime.loop)
+            shield.shield = scope.cancel_called
         return AGAIN_S
 
     def _slow_trio(self) -> float:

@@ -53,7 +53,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_a
 ) -> None:
     """Else it keeps a processor busy; it is cancelled again after a while, and this one ends then."""
     app, swallowed, told = service.worker(1), 0, anyio.Event()
-    rested = anyio.Event()
+    rested, lock = anyio.Event(), anyio.Lock()
 
     @app.task("emails", timeout=0.05 if how == "too late" else None)
     async def handle(task: fairq.Task) -> None:
@@ -69,6 +69,9 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_a
             try:
                 told.set()
                 await anyio.sleep(0.01)
+                if where == "its own task":
+                    async with lock:  # where a cancellation is due, anyio waits for it busily
+                        pass
                 if swallowed:
                     rested.set()
                     break
