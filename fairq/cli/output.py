@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -14,13 +15,15 @@ from zoneinfo import ZoneInfo
 import orjson
 import structlog
 
-from fairq.log import write_by
+from fairq.log import Log, name_of, write_by
 from fairq.model.texts import say_moment
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from fairq.cli.log_writer import LogWriter
+
+_log = Log("fairq")
 
 PIPE_WIDTH = 160  # columns where the output is no terminal
 MAX_VALUE_CHARS = 20_000  # of a text in a log line; half more where many are escaped
@@ -196,7 +199,8 @@ def configure_logging(
 ) -> None:
     """Send logs to standard error, as lines for people or as JSON.
 
-    These are the lines of structlog, of `fairq.log`, and of some loggers of `logging`; and what no handler takes.
+    These are the lines of structlog, of `fairq.log`, and of some loggers of `logging`; what no handler takes; warnings;
+    and exceptions that end a thread or are ignored.
     """
     stream: Any = to or sys.stderr
     console = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
@@ -220,7 +224,7 @@ def configure_logging(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
-    for name in loggers:
+    for name in (*loggers, "py.warnings"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.setLevel(number)
@@ -230,6 +234,19 @@ def configure_logging(
     last.setFormatter(handler.formatter)
     logging.lastResort = last
     write_by(partial(_write_record, handler, number))
+    threading.excepthook, sys.unraisablehook = _log_of_thread, _log_unraisable
+    logging.captureWarnings(True)
+
+
+def _log_of_thread(raised: threading.ExceptHookArgs) -> None:
+    """Log what ends a thread."""
+    if not issubclass(raised.exc_type, SystemExit):
+        _log.error("a thread of the program has failed", exc_info=raised.exc_value)
+
+
+def _log_unraisable(raised: sys.UnraisableHookArgs) -> None:
+    """Log what no caller can be told, as in `__del__`."""
+    _log.error("an exception was ignored", where=name_of(raised.object), exc_info=raised.exc_value)
 
 
 def _write_record(

@@ -82,7 +82,7 @@ def test_fields_have_no_headings(monkeypatch: pytest.MonkeyPatch) -> None:
 HOSTILE = "\x1b]0;owned\x07\x9b2J\u202e\u2028\x85\r\x0b\n2026-11-28T20:00:00Z [error    ] forged\n{}"
 ESCAPED = r"\x1b]0;owned\x07\x9b2J\u202e\u2028\x85\r\x0b"
 LOGGED = f"""
-import logging, sys
+import logging, sys, threading, warnings
 import structlog
 from fairq.cli.output import configure_logging
 from fairq.log import Log
@@ -95,6 +95,19 @@ Log("fairq.worker").warning("task failed", text=hostile, exc_info=ExceptionGroup
 Log("fairq.worker").warning(hostile, exc_info=error)
 Log("fairq.worker").warning("long", text="\U0001f600" * 50_000, exc_info=ValueError("x" * 50_000 + "\\0" * 50_000))
 logging.getLogger("asyncio").error(hostile, exc_info=error)
+warnings.warn(hostile)
+
+class Ends:
+    def __del__(self):
+        raise error
+
+def fail():
+    raise error
+
+Ends()
+thread = threading.Thread(target=fail, name=hostile)
+thread.start()
+thread.join()
 """
 
 
@@ -106,9 +119,9 @@ def test_a_line_of_the_log_cannot_drive_a_terminal_or_look_like_another_one(form
     assert all(c.isprintable() or c == "\n" for c in done.stderr)
     lines = done.stderr.splitlines()
     if form == "json":
-        assert len([orjson.loads(line) for line in lines]) == 5
+        assert len([orjson.loads(line) for line in lines]) == 8
         assert max(map(len, lines)) < MAX_LINE_BYTES
         return
-    assert [line[:5] for line in lines if not line.startswith("    ")] == [lines[0][:5]] * 5
+    assert [line[:5] for line in lines if not line.startswith("    ")] == [lines[0][:5]] * 8
     assert f"\n    ValueError: {ESCAPED}\n    2026-11-28" in done.stderr
     assert done.stderr.count(ESCAPED) == 9
