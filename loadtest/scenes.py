@@ -563,6 +563,19 @@ async def graves(p: Probe) -> None:
     await p.measure("settle", f"{c} reject with a limit of dead letters", Q, rejecting, rounds=1)
 
 
+async def summed(p: Probe) -> None:
+    """A batch's callback reads what its tasks have returned."""
+    count = p.sizes.call
+    await p.store.open_batch(Q, tenant(0), "sum", 0, (SMALL, b"", b""))
+    await enqueue(p, tenant(0), tasks_of("sum", range(count), batch="sum", result_ttl_ms=DAY_MS))
+    leases = await claimed(p, count)
+    for some in chunks(leases, LOOKS):
+        await p.call("settle", Q, *(word for id, lease in some for word in ("ack", id, lease, "1" * 1_000)))
+    await p.store.close_batch(Q, "sum")
+    ((id, lease),) = await claimed(p, 1)
+    await p.measure("batch_results", f"of {count:,}", Q, (id, lease, "0"))
+
+
 async def feeds(p: Probe) -> None:
     """A long feed that is to be shorter."""
     s = p.sizes
@@ -755,6 +768,7 @@ SCENES: tuple[Scene, ...] = (
     due,
     herd,
     graves,
+    summed,
     feeds,
     calendar,
     one_tenant,

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 
+from fairq.log import write_by
 from fairq.store import library
 
 from . import clusters, stores
@@ -153,6 +156,16 @@ def each_once(start: Callable[[str], Any]) -> Iterator[Callable[[str], Any]]:
     yield get
     for each in running.values():
         each.stop()
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """A command that runs inside a test leaves the log, and Python's hooks, as they were."""
+    hooks = threading.excepthook, sys.unraisablehook
+    yield
+    threading.excepthook, sys.unraisablehook = hooks
+    logging.captureWarnings(False)
+    write_by(None)
 
 
 @pytest.fixture(scope="session")

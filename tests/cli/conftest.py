@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from fairq.log import write_by
 from tests.server.conftest import redis_store, server_store
 
 from .backups import backed_up, filled, source
@@ -32,7 +31,6 @@ def no_logs() -> Iterator[None]:
     structlog.configure(processors=[plain], logger_factory=structlog.ReturnLoggerFactory())
     yield
     structlog.reset_defaults()
-    write_by(None)
 
 
 @pytest.fixture

@@ -124,4 +124,4 @@ def test_a_line_of_the_log_cannot_drive_a_terminal_or_look_like_another_one(form
         return
     assert [line[:5] for line in lines if not line.startswith("    ")] == [lines[0][:5]] * 8
     assert f"\n    ValueError: {ESCAPED}\n    2026-11-28" in done.stderr
-    assert done.stderr.count(ESCAPED) == 9
+    assert done.stderr.count(ESCAPED) == 14
