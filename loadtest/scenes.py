@@ -569,7 +569,7 @@ async def summed(p: Probe) -> None:
     await p.store.open_batch(Q, tenant(0), "sum", 0, (SMALL, b"", b""))
     await enqueue(p, tenant(0), tasks_of("sum", range(count), batch="sum", result_ttl_ms=DAY_MS))
     leases = await claimed(p, count)
-    for some in chunks(leases, LOOKS):
+    for some in chunks(leases, 10):
         await p.call("settle", Q, *(word for id, lease in some for word in ("ack", id, lease, "1" * 1_000)))
     await p.store.close_batch(Q, "sum")
     ((id, lease),) = await claimed(p, 1)
