@@ -23,7 +23,6 @@ from tests.server.harness import OPERATOR, tenant
 
 from .runtimes import RUNTIMES, Service, on_both, wait_until
 
-
 _PING = 0x89  # the first byte of a websocket's
 
 
