@@ -45,9 +45,26 @@ async def test_a_handler_that_runs_too_long_is_cancelled_and_has_failed(service:
     assert app.counts == {"dead": 1, "retry": 1, "done": 1}
 
 
+OUTCOMES = {"cancelled": "cancelled", "too late": "dead", "stopped": "released"}
+
+
+async def end_handler(how: str, service: Service, app: fairq.Worker, begun: anyio.Event) -> str:
+    """Run one task, and end its handler in one of these ways once that has begun; returns the task's state."""
+    async with service.client() as client:
+        async with working(app):
+            task = await client.enqueue("emails", 1, max_attempts=1)
+            await begun.wait()
+            if how == "cancelled":
+                assert await task.cancel() == "running"
+            if how != "stopped":
+                await wait_until(lambda: app.counts.total() == 1)
+        assert app.counts == {OUTCOMES[how]: 1}
+        return (await task.state()).state
+
+
 @on_both
 @pytest.mark.parametrize("where", ["its own task", "a child"])
-@pytest.mark.parametrize("how", ["cancelled", "too late", "stopped"])
+@pytest.mark.parametrize("how", OUTCOMES)
 async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_and_again(
     service: Service, how: str, where: str
 ) -> None:
@@ -79,23 +96,14 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_a
                 swallowed += 1
         await anyio.sleep_forever()
 
-    async with service.client() as client:
-        async with working(app):
-            task = await client.enqueue("emails", 1, max_attempts=1)
-            await told.wait()
-            if how == "cancelled":
-                assert await task.cancel() == "running"
-            if how != "stopped":
-                await wait_until(lambda: app.counts.total() == 1)
-        assert rested.is_set()
-        outcome = {"cancelled": "cancelled", "too late": "dead", "stopped": "released"}[how]
-        assert app.counts == {outcome: 1}
-        if how != "cancelled":
-            assert (await task.state()).state == {"too late": "dead", "stopped": "ready"}[how]
+    state = await end_handler(how, service, app, told)
+    assert rested.is_set()
+    if how != "cancelled":
+        assert state == {"too late": "dead", "stopped": "ready"}[how]
 
 
 @on_both
-@pytest.mark.parametrize("how", ["cancelled", "too late", "stopped"])
+@pytest.mark.parametrize("how", OUTCOMES)
 async def test_a_handler_that_cleans_up_slowly_stays_cancelled(service: Service, how: str) -> None:
     """Its task group would take the cancellation for its own, if it saw none around it when it ends."""
     app, told, went_on = service.worker(1), anyio.Event(), False
@@ -116,16 +124,8 @@ async def test_a_handler_that_cleans_up_slowly_stays_cancelled(service: Service,
                 for _ in range(30):
                     await anyio.sleep(0.01)
 
-    async with service.client() as client:
-        async with working(app):
-            task = await client.enqueue("emails", 1, max_attempts=1)
-            await told.wait()
-            if how == "cancelled":
-                assert await task.cancel() == "running"
-            if how != "stopped":
-                await wait_until(lambda: app.counts.total() == 1)
-        assert app.counts == {{"cancelled": "cancelled", "too late": "dead", "stopped": "released"}[how]: 1}
-        assert not went_on
+    await end_handler(how, service, app, told)
+    assert not went_on
 
 
 @on_both

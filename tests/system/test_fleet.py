@@ -169,12 +169,24 @@ def test_a_child_is_told_all_settings_and_allows_its_part() -> None:
     assert load_settings(None, environment_of(Settings()), {}) == Settings()
 
 
+@pytest.fixture
+def run_instead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Have a line of the shell run in place of Python, as the program of children."""
+
+    def run(line: str) -> None:
+        program = tmp_path / "program"
+        program.write_text(f"#!/bin/sh\n{line}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr("sys.executable", str(program))
+
+    return run
+
+
 async def test_a_child_that_begins_while_the_fleet_stops_ends_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, run_instead: Callable[[str], None]
 ) -> None:
-    program, open_process, opened = tmp_path / "program", trio.lowlevel.open_process, list[trio.Process]()
-    program.write_text("#!/bin/sh\necho ready\nexec sleep 600\n")
-    program.chmod(0o755)
+    open_process, opened = trio.lowlevel.open_process, list[trio.Process]()
+    run_instead("echo ready && exec sleep 600")
     fleet = Fleet(Settings(), 1)
 
     async def open_late(*command: Any, **more: Any) -> trio.Process:
@@ -183,7 +195,6 @@ async def test_a_child_that_begins_while_the_fleet_stops_ends_too(
         opened.append(await open_process(*command, **more))
         return opened[-1]
 
-    monkeypatch.setattr("sys.executable", str(program))
     monkeypatch.setattr("trio.lowlevel.open_process", open_late)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
@@ -192,13 +203,8 @@ async def test_a_child_that_begins_while_the_fleet_stops_ends_too(
     assert [each.returncode for each in opened] == [-signal.SIGKILL, -signal.SIGTERM]
 
 
-async def test_what_a_child_of_a_fleet_runs_has_an_empty_standard_input(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\ncat && echo ready && exec sleep 600\n")
-    program.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(program))
+async def test_what_a_child_of_a_fleet_runs_has_an_empty_standard_input(run_instead: Callable[[str], None]) -> None:
+    run_instead("cat && echo ready && exec sleep 600")
     fleet = Fleet(Settings(), 1)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
@@ -207,12 +213,9 @@ async def test_what_a_child_of_a_fleet_runs_has_an_empty_standard_input(
 
 
 async def test_a_fleet_that_waits_to_start_a_child_again_stops_at_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, run_instead: Callable[[str], None]
 ) -> None:
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\necho ready\n")
-    program.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(program))
+    run_instead("echo ready")
     monkeypatch.setattr("fairq.server.fleet.RESTART_S", 3600.0)
     monkeypatch.setattr("fairq.server.fleet.MAX_RESTART_S", 3600.0)
     fleet = Fleet(Settings(), 1)
