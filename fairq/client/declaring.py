@@ -1,8 +1,8 @@
 """The schedules that an app declares in its code, and how its workers have the service keep them.
 
-A worker declares them when it starts and every few seconds after that, so that the service knows what code still runs:
-a schedule is changed or deleted when no worker declares it as it was (lua/features/schedules.lua). What the service
-says is logged once, by the worker that it was told.
+A worker declares them when it starts and every few seconds after that. So the service knows what code still runs, and
+changes or deletes a schedule only when no worker declares its old form any more (lua/features/schedules.lua). The
+worker that made a change logs it, once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _QUIET = ("created", "changed", "kept")
 
 @frozen
 class Declared:
-    """A schedule in the code: the handler's function, where it fires, for whom, and the other fields of its frame."""
+    """A schedule in the code: its handler's function, its queue, tenants and name, and the rest of its frame."""
 
     function: Callable[..., Any]
     queue: str | None

@@ -140,8 +140,8 @@ class Task(Generic[P]):
     async def batch_results(self) -> AsyncGenerator[MemberResult, None]:
         """Yield what the tasks of a batch returned, if this task calls back for it.
 
-        Of those that were done and have a `result_ttl`, in the order in which they were added: `id`, `result`, and
-        `is_kept`, false of a result whose time is over, or for which its tenant's limit had no room.
+        There is one for each task that is done and has a `result_ttl`, in the order of adding: `id`, `result`, and
+        `is_kept`, which is false if the result's time is over, or its tenant's limit had no room for it.
         From a thread: iterate in an `async def` of yours, called by `anyio.from_thread.run`.
         Raises: NotFound, also a day after the batch was complete; Forbidden when the lease is lost.
         """

@@ -149,9 +149,10 @@ class Worker:
         """Declare a schedule whose tasks run this handler: as `Client.schedule`, for one tenant or each of several.
 
         The schedule is named as the function, unless `schedule` says otherwise. `queue`: of a function that is the
-        handler of several. Workers put it when they start. It is changed, or deleted, when no worker of the `app`
-        declares it as it was for 15 seconds; while none runs, it stays. One that was made by hand, or by another app,
-        is left as it is. The worker's token must be for the tenants: `fairq tokens create worker --tenant`.
+        handler of several. Workers put the schedule when they start. A worker whose code has another form of it, or
+        none, changes or deletes it once no worker of the `app` has declared the old form for 15 seconds. Schedules
+        made by hand, or by another app, stay. The worker's token names the tenants: `fairq tokens create worker
+        --tenant`.
 
             @app.task("reports")
             @app.schedule("0 3 * * *", tenant="acme", zone="Europe/Copenhagen")

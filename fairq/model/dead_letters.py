@@ -65,7 +65,7 @@ class DeadPage:
 class Sweep:
     """How far a sweep has come. `gone`: others, or a try without an answer, were faster; `left`: to look at.
 
-    `batch_gone`: of those that were replayed, how many count for no batch, since theirs is no longer known.
+    `batch_gone`: how many replayed tasks count for no batch, since their batch is no longer known.
     """
 
     changed: int

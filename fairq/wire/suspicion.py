@@ -14,7 +14,7 @@ So a client asks with a websocket ping, which needs no store, and leaves a conne
 kept, and a server that answers within 5 s loses no client.
 
 - A request that waits for something to happen is not due, nor is a push. Clients that wait for one ping every WAIT_S.
-- The server gets more time for long requests: a second for each BYTES_PER_S of those that are under way.
+- Long requests give the server more time: a second for each BYTES_PER_S bytes under way.
 - For as long as the client itself stood still, the server was not silent.
 - The clients of one server open their other connections, and leave, at random times within these bounds.
 - A server that was left may still carry out its requests. They are sent again all the same: calls are idempotent by

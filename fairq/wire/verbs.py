@@ -41,7 +41,7 @@ class Refusal(TypedDict):
 
 
 class Enqueued(TypedDict):
-    """What became of new tasks, the states of those that they are duplicates of, and refusals by tenant."""
+    """The outcomes of new tasks, the states of the tasks that they duplicate, and refusals by tenant."""
 
     outcomes: list[Sent]
     duplicate_of_states: NotRequired[list[str]]

@@ -30,17 +30,9 @@ RECENT_MS = 300_000
 _NOTHING = Row(OTHERS, 0, 0, 0, 0, 0.0, 0.0, {})
 _COUNTED = ("enqueued", "done", "lost", "dead", "expired", "cancelled")  # of slots
 _SUMMED = ("enqueued", "started", "done", "failed", "delivered", "entitled", "free")  # of rows
-_SHOWN = (
-    "enqueued",
-    "started",
-    "done",
-    "failed",
-    "delivered_part",
-    "entitled_part",
-    "free_part",
-    "p50_ms",
-    "p99_ms",
-)  # in series
+_SHOWN = (  # in series
+    "enqueued", "started", "done", "failed", "delivered_part", "entitled_part", "free_part", "p50_ms", "p99_ms",
+)  # fmt: skip
 
 
 class RecentShare(NamedTuple):
@@ -53,7 +45,7 @@ class RecentShare(NamedTuple):
 
 
 async def recent_share(store: Store, queue: str, tenant: str) -> RecentShare:
-    """Read what a tenant was given in the last RECENT_MS, as far as it was added."""
+    """Read the service of a tenant that the history has for the last RECENT_MS."""
     step_ms = STEPS["1h"][0] * 1000
     told = await store.history(queue, STEPS["1h"][0], -1, RECENT_MS // step_ms)
     rows = [(slot.number, row) for slot in told.slots for row in _told_apart(slot.rows) if row.tenant == tenant]
