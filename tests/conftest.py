@@ -161,9 +161,12 @@ def each_once(start: Callable[[str], Any]) -> Iterator[Callable[[str], Any]]:
 @pytest.fixture(autouse=True)
 def own_log() -> Iterator[None]:
     """A command that runs inside a test leaves the log, and Python's hooks, as they were."""
-    hooks = threading.excepthook, sys.unraisablehook
+    hooks, logger = (threading.excepthook, sys.unraisablehook), logging.getLogger("fairq")
+    handlers, level, propagates = logger.handlers[:], logger.level, logger.propagate
     yield
     threading.excepthook, sys.unraisablehook = hooks
+    logger.handlers[:], logger.propagate = handlers, propagates
+    logger.setLevel(level)
     logging.captureWarnings(False)
     write_by(None)
 
