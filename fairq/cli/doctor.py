@@ -95,9 +95,13 @@ async def _look_at_store(choice: StoreChoice, prune: bool) -> list[Finding]:
 
 def _ask_admin(url: str, token: str | None) -> list[Finding]:
     """Ask a server whether it is ready; nothing if none answers."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingsError("the admin URL must begin with http:// or https://", field="admin_url")
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise SettingsError("the admin URL must be http://host:port or https://host", field="admin_url")
     connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:  # no redirects, no proxies: the token is for the server alone

@@ -41,13 +41,14 @@ class Target:
     @classmethod
     def parse(cls, url: str, tls: ssl.SSLContext | None = None) -> Target:
         """Read a URL. Raises: SettingsError."""
-        parts = urlsplit(url)
+        message = f"invalid server URL {url!r}: expected ws://host:port or wss://host"
         try:
+            parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            port = -1
-        if parts.scheme not in ("ws", "wss") or not parts.hostname or port == -1:
-            raise SettingsError(f"invalid server URL {url!r}: expected ws://host:port or wss://host", field="url")
+            raise SettingsError(message, field="url") from None
+        if parts.scheme not in ("ws", "wss") or not parts.hostname:
+            raise SettingsError(message, field="url")
         if parts.scheme == "wss":
             return cls(url, parts.hostname, port or 443, parts.path or "/", tls or ssl.create_default_context())
         return cls(url, parts.hostname, port or 7700, parts.path or "/", None)

@@ -50,12 +50,13 @@ def check_function(function: Any) -> None:
     has_yield = any(isgeneratorfunction(each) or isasyncgenfunction(each) for each in _layers(function))
     if has_yield or not callable(function):
         raise BadRequest(f"a handler must be a function without `yield`, not {function!r:.80}", field="function")
-    with suppress(ValueError):  # some builtins tell no signature
+    with suppress(ValueError, TypeError):  # some builtins and mocks have no signature
+        takes = signature(function, follow_wrapped=False)
         try:
-            signature(function, follow_wrapped=False).bind(None)
+            takes.bind(None)
         except TypeError as error:
-            told = f"handler {name_of(function)} gets a task and nothing else: {error}"
-            raise BadRequest(told, field="function") from None
+            message = f"handler {name_of(function)} must accept exactly one argument, the task: {error}"
+            raise BadRequest(message, field="function") from None
 
 
 @frozen(eq=False)

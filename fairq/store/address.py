@@ -70,28 +70,33 @@ def parse_seeds(url: str) -> list[Address]:
     """Read a store URL; commas may separate several hosts, seeds of one cluster. Raises: SettingsError."""
     if _SENTINEL in url:
         return [_parse_sentinels(url)]
+    scheme, login, hosts, rest = _split(url)
+    if "," not in hosts or not url.startswith(_TCP):
+        return [Address.parse(url)]
+    return [Address.parse(f"{scheme}://{login}{host.strip()}{rest}") for host in hosts.split(",")]
+
+
+def _split(url: str) -> tuple[str, str, str, str]:
+    """Split a URL into its scheme, login with the @, hosts, and path with options; urlsplit refuses `a,[::1]`."""
     scheme, _, rest = url.partition("://")
     end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
     login, at, hosts = rest[:end].rpartition("@")
-    if "," not in hosts or not url.startswith(_TCP):
-        return [Address.parse(url)]
-    return [Address.parse(f"{scheme}://{login}{at}{host.strip()}{rest[end:]}") for host in hosts.split(",")]
+    return scheme, login + at, hosts, rest[end:]
 
 
 def _parse_sentinels(url: str) -> Address:
     """Read the URL of a primary that Sentinel watches; the login is the nodes', that of sentinels is in the options."""
-    scheme, _, rest = url.partition(_SENTINEL)
-    parts = urlsplit(f"{scheme}://{rest}")
-    login, at, hosts = parts.netloc.rpartition("@")
+    scheme, login, hosts, rest = _split(url.replace(_SENTINEL, "://", 1))
     places = [
         host if ":" in host.rpartition("]")[2] else f"{host}:{_SENTINEL_PORT}" for host in hosts.split(",") if host
     ]
+    parts = urlsplit(rest)
     name, _, database = parts.path.removeprefix("/").partition("/")
     if not name or not places or parts.fragment:
         raise SettingsError(f"invalid store URL: expected {_EXPECTED_SENTINELS}", field="store")
     options = parse_qs(parts.query)
     username, password = (options.get(f"sentinel_{each}", [None])[0] for each in ("username", "password"))
-    node = Address.parse(f"{scheme}://{login}{at}/{database}?{parts.query}")
+    node = Address.parse(f"{scheme}://{login}/{database}?{parts.query}")
     asked = [Address.parse(f"{scheme}://{place}") for place in places]
     sentinels = tuple(evolve(each, username=username, password=password, tls=node.tls) for each in asked)
     return evolve(node, shown=without_secrets(url), sentinels=sentinels, name=name)

@@ -12,8 +12,10 @@ import redis
 import trio
 
 from fairq.cli.doctor import _ask_admin
+from fairq.errors import SettingsError
 from fairq.store import examination, library
 from tests import clusters, stores
+from tests.store.cases import case, raises_for
 from tests.store.waiting import wait_for
 
 from .harness import Commands, Finished, fairq_here
@@ -189,6 +191,12 @@ def test_a_listeners_answer_is_told_and_a_token_goes_to_no_other_place(monkeypat
             assert (found.level, found.told) == (level, f"{url} {told}")
         server.shutdown()
     assert asked == ["/readyz"] * len(answers)
+
+
+def test_an_admin_url_that_is_none_is_refused() -> None:
+    for url in ["127.0.0.1:7702", "http://", "http://[::1", "http://127.0.0.1:x"]:
+        with case(url), raises_for("admin_url", SettingsError):
+            _ask_admin(url, None)
 
 
 def test_no_admin_listener_is_nothing_to_tell() -> None:

@@ -191,7 +191,7 @@ def test_a_handler_that_a_task_alone_cannot_call_is_refused() -> None:
     ]
     app = fairq.Worker()
     for function, why in cases:
-        with case(function), pytest.raises(BadRequest, match=f"gets a task and nothing else: {why}"):
+        with case(function), pytest.raises(BadRequest, match=f"must accept exactly one argument, the task: {why}"):
             app.task("emails")(function)
     app.task("emails")(injected)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import structlog
 import trio
@@ -258,8 +258,7 @@ def _query_of(view: View) -> str:
 
 def _inside(to: str) -> str:
     """Return a path of ours to go on to, never an address elsewhere."""
-    parts = urlsplit(to)
-    return to if to.startswith("/") and not to.startswith(("//", "/\\")) and not parts.netloc else "/"
+    return to if to.startswith("/") and not to.startswith(("//", "/\\")) and to.isprintable() else "/"
 
 
 def make_dashboard(operators: Operators, health: Health, nursery: trio.Nursery) -> Iterable[Route | Mount]:

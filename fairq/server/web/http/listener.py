@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 import trio
@@ -132,7 +131,7 @@ class HttpListener:
     def _check_place(self, headers: Headers) -> None:
         """Refuse requests of web pages that may not ask. Raises: Problem."""
         origin = headers.get("origin")
-        own = self.takes_own_pages and origin is not None and urlsplit(origin).netloc == headers.get("host")
+        own = self.takes_own_pages and origin is not None and origin.partition("://")[2] == headers.get("host")
         if origin is not None and origin not in self.origins and not own:
             message = "this origin may not ask; the setting `http_cors_origins` lists the allowed ones"
             raise Problem("forbidden", message)

@@ -350,7 +350,7 @@ async def test_where_sign_in_leads_cannot_be_bent(server_store: str) -> None:
         _, token = await token_for(site, Role.VIEWER)
         for to in (
             "https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x", "", "/\t/evil.example",
-            "/\n/evil.example", "\t//evil.example", "/\\/evil.example", "///evil.example",
+            "/\n/evil.example", "\t//evil.example", "/\t/[", "/\\/evil.example", "///evil.example",
         ):  # fmt: skip
             status, where = await sign_in(site, token, to)
             assert (status, where.startswith("/")) == (303, True)
