@@ -13,7 +13,7 @@ from typing import Any
 
 from fairq.model.schedules import Timing
 from fairq.model.tasks import MAX_LINKS, MAX_LINKS_BYTES, SPECIAL_PLACES, NewTask
-from fairq.server.stats.history import PAGE_SLOTS
+from fairq.server.engine.stats.history import PAGE_SLOTS
 from fairq.store import keys
 from fairq.store.calls import CHANGES, LOOKS
 from fairq.store.records import CLAIM_HEAD, pack_options, pack_template, pack_timing, pack_waits

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fairq import transport as of_server
 from fairq.client import transport as of_client
+from fairq.io import transport as of_server
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
 

@@ -229,9 +229,9 @@ def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
 
 
 def test_limits_are_those_of_the_code() -> None:
-    from fairq.server.net.connection import MAX_PRODUCER_REQUESTS, MAX_REQUESTS, MAX_TENANT_REQUESTS
-    from fairq.server.net.socket_connection import MAX_HELD_BYTES, MAX_UNREAD_BYTES, MAX_UNSENT_BYTES
-    from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE
+    from fairq.server.engine.net.connection import MAX_PRODUCER_REQUESTS, MAX_REQUESTS, MAX_TENANT_REQUESTS
+    from fairq.server.engine.net.socket_connection import MAX_HELD_BYTES, MAX_UNREAD_BYTES, MAX_UNSENT_BYTES
+    from fairq.server.engine.net.tenant_load import MAX_TENANT_REQUESTS_HERE
     from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH
 
     limits = {row["limit"]: row["value"] for row in tables_after(PROTOCOL, "| limit | value |")}
@@ -314,9 +314,9 @@ def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
 
 
 def test_floors_are_those_of_the_code() -> None:
-    from fairq.server import long_poll, queues
-    from fairq.server.net import questions, server_slots, worker_registry
-    from fairq.server.timers import ticker
+    from fairq.server.engine import long_poll, queues
+    from fairq.server.engine.net import questions, server_slots, worker_registry
+    from fairq.server.engine.timers import ticker
 
     rows = table_after((DOCS / "recovery.md").read_text(), "| lost | found by")
     after = {row["lost"]: row["after, at most"] for row in rows}

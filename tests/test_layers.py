@@ -12,65 +12,56 @@ IMPORTS = {
     "errors": "",
     "model": "errors",
     "wire": "errors model",
-    "groups": "",
     "log": "",
-    "turns": "log",
-    "taskless": "log turns",
-    "scopes": "groups taskless",
     "parentage": "",
-    "sockets": "",
+    "io": "errors wire log",
     "tokens": "errors model wire",
-    "transport": "errors wire turns sockets",
-    "store": "errors model wire turns taskless scopes sockets tokens",
-    "server/stats": "errors model store",
-    "server/rated_log": "model",
-    "server/timers": "errors model turns scopes store server/rated_log",
-    "server/dispatch": "errors model turns taskless store server/stats server/timers",
+    "store": "errors model wire io tokens",
     "server/settings": "errors model",
-    "server/net": (
-        "errors model wire turns taskless sockets tokens transport store server/rated_log server/dispatch "
-        "server/settings"
-    ),
+    "server/rated_log": "model",
     "server/fleet": "errors parentage server/settings",
     "server/garbage": "",
-    "server/long_poll": "",
-    "server/queues": "turns store server/timers server/dispatch server/net server/long_poll",
-    "server/leases": "model store server/dispatch server/net server/queues",
-    "server/attempts": "model store server/net server/leases",
-    "server/app": (
-        "model store server/stats server/timers server/settings server/net server/queues server/leases server/attempts"
+    "server/engine/stats": "errors model store",
+    "server/engine/timers": "errors model io store server/rated_log",
+    "server/engine/dispatch": "errors model io store server/engine/stats server/engine/timers",
+    "server/engine/net": ("errors model wire io tokens store server/rated_log server/settings server/engine/dispatch"),
+    "server/engine": (
+        "model io store server/settings server/engine/stats server/engine/timers server/engine/dispatch "
+        "server/engine/net"
     ),
-    "server/verbs": (
-        "errors model wire taskless scopes tokens store server/stats server/dispatch server/net server/leases "
-        "server/app"
+    "server/engine/verbs": (
+        "errors model wire io tokens store server/engine/stats server/engine/dispatch server/engine/net server/engine"
     ),
     "server/listener": (
-        "errors model wire turns sockets transport server/rated_log server/net server/fleet server/app server/verbs"
+        "errors model wire io server/rated_log server/fleet server/engine/net server/engine server/engine/verbs"
     ),
     "server/web/http": (
-        "errors model wire turns scopes tokens transport server/dispatch server/settings server/net server/app "
-        "server/verbs server/listener"
+        "errors model wire io tokens server/settings server/engine/dispatch server/engine/net server/engine "
+        "server/engine/verbs server/listener"
     ),
-    "server/web/admin": "errors model wire transport store server/stats server/net server/app server/web/http",
+    "server/web/admin": (
+        "errors model wire io store server/engine/stats server/engine/net server/engine server/web/http"
+    ),
     "server/web/dashboard": (
-        "errors model wire scopes tokens store server/stats server/net server/app server/web/http server/web/admin"
+        "errors model wire io tokens store server/engine/stats server/engine/net server/engine server/web/http "
+        "server/web/admin"
     ),
     "server/run": (
-        "errors scopes store server/settings server/net server/fleet server/garbage server/app server/listener "
+        "errors io store server/settings server/fleet server/garbage server/engine/net server/engine server/listener "
         "server/web/http server/web/admin server/web/dashboard"
     ),
     "server/web": "",
     "server": "",
-    "client": "errors model wire groups log turns tokens",
+    "client": "errors model wire io log tokens",
     "sync": "errors model wire log client",
-    "webhook": "errors model wire scopes client",
-    "testing": "errors model wire groups client sync",
+    "webhook": "errors model wire io client",
+    "testing": "errors model wire io client sync",
     "fairq": "errors client",
     "otel": "model wire client",
     "docs": "webhook testing fairq",
-    "demo": "errors model scopes store client",
+    "demo": "errors model io store client",
     "cli": (
-        "errors model wire groups log parentage scopes tokens store server/settings server/net server/fleet server/run "
+        "errors model wire io log parentage tokens store server/settings server/fleet server/engine/net server/run "
         "client webhook demo"
     ),
     "django": "errors model log client sync cli",
@@ -81,12 +72,18 @@ PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
 IMPURE_MODULES = {"anyio", "trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time"}
 
 
+def _part(names: list[str]) -> str:
+    """Name the part that a module belongs to: the longest one that begins its name."""
+    known = ["/".join(names[:length]) for length in (3, 2, 1)]
+    return next((part for part in known if part in IMPORTS), "fairq")
+
+
 def part_of(path: Path) -> str:
     """Name the part that a file belongs to."""
-    top, *rest = [name for name in path.relative_to(PACKAGE).with_suffix("").parts if name != "__init__"] or ["fairq"]
-    if top == "server":
-        return "/".join([top, *rest[: 2 if rest[:1] == ["web"] else 1]])
-    return top
+    names = [name for name in path.relative_to(PACKAGE).with_suffix("").parts if name != "__init__"]
+    part = _part(names)
+    assert part != "server" or names == ["server"], f"{path} belongs to no part"
+    return part
 
 
 @cache
@@ -111,13 +108,8 @@ def imports_of(path: Path, *, for_types: bool = True) -> set[str]:
 
 def parts_imported(path: Path) -> set[str]:
     """Name the parts of fairq that a file imports."""
-    parts = set()
-    for module in imports_of(path):
-        if module.split(".")[0] == "fairq":
-            names = module.split(".")[1:4]
-            known = ["/".join(names[:length]) for length in (3, 2, 1)]
-            parts.add(next((part for part in known if part in IMPORTS), "fairq"))
-    return parts
+    names = [module.split(".") for module in imports_of(path)]
+    return {_part(rest) for top, *rest in names if top == "fairq"}
 
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -170,5 +162,5 @@ def test_the_sdk_names_a_runtime_in_one_module_only() -> None:
 
 
 def test_scopes_import_trio_and_nothing_else_from_outside() -> None:
-    modules = {module.split(".")[0] for module in imports_of(PACKAGE / "scopes.py")}
+    modules = {module.split(".")[0] for module in imports_of(PACKAGE / "io" / "scopes.py")}
     assert modules - {"__future__", "collections", "contextlib", "fairq"} == {"trio"}

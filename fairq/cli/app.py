@@ -10,7 +10,7 @@ from contextlib import suppress
 from cyclopts import App, CycloptsError
 
 from fairq.errors import BadRequest, FairqError, SettingsError, TooLarge
-from fairq.groups import unwrap
+from fairq.io.exception_groups import unwrap
 
 _OF_SERVER = {
     "cronsim",

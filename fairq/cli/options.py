@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from fairq.cli.output import configure_logging
 from fairq.client.defaults import DEFAULT_URL
 from fairq.errors import SettingsError
-from fairq.scopes import background
+from fairq.io.scopes import background
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient

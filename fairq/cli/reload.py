@@ -13,7 +13,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import SettingsError
-from fairq.scopes import background
+from fairq.io.scopes import background
 
 log = structlog.get_logger("fairq.worker")
 

@@ -21,11 +21,11 @@ from fairq.cli.meter import Pace, Show, meter, say_counts, say_ends
 from fairq.cli.payloads import read_json
 from fairq.client.bodies import encode_payload
 from fairq.errors import BadRequest, FairqError, NotFound, NotYet, Retryable, TooLarge
+from fairq.io.scopes import run_all
 from fairq.model.batches import RUNNING
 from fairq.model.checks import MAX_BATCH, check_batch_id
 from fairq.model.options import pack_options
 from fairq.model.tasks import NewTask
-from fairq.scopes import run_all
 
 if TYPE_CHECKING:
     from fairq.cli.meter import Counts

@@ -9,7 +9,7 @@ from typing import TypeVar
 import trio
 
 from fairq.errors import FairqError
-from fairq.scopes import background
+from fairq.io.scopes import background
 
 T = TypeVar("T")
 

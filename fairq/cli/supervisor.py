@@ -28,10 +28,10 @@ from attrs import define, field, frozen
 
 from fairq.client.forks import keep_from_children
 from fairq.errors import SettingsError
+from fairq.io.scopes import background, open_plain_nursery
 from fairq.log import Log
 from fairq.model.checks import MAX_WORKER_CHARS
 from fairq.parentage import start_child, take_line
-from fairq.scopes import background, open_plain_nursery
 
 log = Log("fairq.worker")
 

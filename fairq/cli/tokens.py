@@ -32,7 +32,7 @@ from fairq.wire.terms import Role
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
-    from fairq.server.net.auth import Auth
+    from fairq.server.engine.net.auth import Auth
     from fairq.store.store import Store
 
     Registry: TypeAlias = "OperatorClient | _StoreRegistry"
@@ -90,7 +90,7 @@ async def _registry(server: Server, choice: StoreChoice) -> AsyncIterator[Regist
         async with connected(server) as client:
             yield client
         return
-    from fairq.server.net.auth import Auth
+    from fairq.server.engine.net.auth import Auth
     from fairq.store.opening import open_store
 
     async with chosen(choice) as url, open_store(url, connect_timeout=5) as store:

@@ -20,7 +20,7 @@ from fairq.client.forks import OwnProcess, replacing_signal
 from fairq.client.loops import Loop
 from fairq.client.runtime import current_runtime
 from fairq.errors import FairqError
-from fairq.groups import ungrouped
+from fairq.io.exception_groups import ungrouped
 from fairq.log import Log
 
 log = Log("fairq.worker")

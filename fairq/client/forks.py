@@ -33,7 +33,7 @@ from weakref import WeakSet
 
 from attrs import define, field
 
-from fairq.groups import unwrap
+from fairq.io.exception_groups import unwrap
 
 if TYPE_CHECKING:
     from fairq.client.runtime import File, Runtime

@@ -27,7 +27,7 @@ from fairq.client.timeouts import TimedOut
 from fairq.client.tracebacks import own_frames, traceback_of
 from fairq.client.typed import Misfit
 from fairq.errors import BadRequest, TooLarge
-from fairq.groups import leaves, unwrap
+from fairq.io.exception_groups import leaves, unwrap
 from fairq.log import Log
 from fairq.model.checks import MAX_ERROR_CHARS, bare_id
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, is_last_attempt

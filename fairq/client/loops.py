@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairq.client.interrupts import bearing_its_own_code
 from fairq.client.typed import names_around
 from fairq.errors import SettingsError
-from fairq.groups import unwrap
+from fairq.io.exception_groups import unwrap
 
 if TYPE_CHECKING:
     from fairq.client.kinds import Handler

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import anyio
 from attrs import define, field, frozen
 
-from fairq.groups import ungrouped
+from fairq.io.exception_groups import ungrouped
 
 RECEIVE_BYTES = 65_536
 CLOSED = "this end was closed"
@@ -215,7 +215,7 @@ async def background(service: Callable[[], Coroutine[Any, Any, None]]) -> AsyncI
 def _trio_runtime() -> Runtime:
     import trio
 
-    from fairq.turns import at_end_of_turn, call_from_end
+    from fairq.io.turns import at_end_of_turn, call_from_end
 
     token = trio.lowlevel.current_trio_token()
     context: Any = trio._core._run.GLOBAL_RUN_CONTEXT

@@ -42,7 +42,7 @@ from fairq.client.suspension import awake_clock
 from fairq.client.threads import Threads
 from fairq.client.watchdog import watching
 from fairq.errors import BadRequest, Closed, FairqError, Retryable, SettingsError, Unavailable
-from fairq.groups import ungrouped
+from fairq.io.exception_groups import ungrouped
 from fairq.log import Log
 from fairq.model.checks import bare_id, check_int
 from fairq.model.tasks import NewTask, Settlement, leased_at_ms

@@ -17,8 +17,8 @@ from fairq.demo.executions import Execution, Follower
 from fairq.demo.processes import WORKERS, Service
 from fairq.demo.scenario import WEIGHTS, Arrival, Phase
 from fairq.errors import FairqError, Unavailable
+from fairq.io.scopes import background
 from fairq.model.simulation.run import percentile
-from fairq.scopes import background
 
 Row = Mapping[str, Any]
 

@@ -20,7 +20,7 @@ from attrs import define, field
 
 from fairq.demo.executions import DIRECTORY_VARIABLE
 from fairq.errors import FairqError
-from fairq.scopes import background, end_process
+from fairq.io.scopes import background, end_process
 from fairq.store.address import Address
 from fairq.store.dial import ask_once
 from fairq.store.embedded import store_url

@@ -1,1 +1,1 @@
-"""The server: run.py starts it, app.py joins its parts. net/ talks, verbs/ act, dispatch/ gives tasks to workers."""
+"""The server: run.py starts it, listener.py accepts connections. engine/ gives tasks to workers, web/ speaks HTTP."""

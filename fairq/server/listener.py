@@ -16,19 +16,19 @@ from attrs import define, field
 from trio_websocket import ConnectionClosed, HandshakeError, WebSocketRequest, wrap_server_stream
 
 from fairq.errors import FairqError, Forbidden, TooMany
+from fairq.io.sockets import is_over, socket_of
+from fairq.io.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
+from fairq.io.turns import Gate
 from fairq.model.checks import MAX_BATCH
-from fairq.server.app import App
+from fairq.server.engine.app import App
+from fairq.server.engine.net.admission import RECONNECT_MS, Admission
+from fairq.server.engine.net.auth import Identity
+from fairq.server.engine.net.opening import Opening, read_request
+from fairq.server.engine.net.socket_connection import SocketConnection
+from fairq.server.engine.net.tls import shake_hands
+from fairq.server.engine.verbs.table import handle_request
 from fairq.server.fleet import shared_listeners
-from fairq.server.net.admission import RECONNECT_MS, Admission
-from fairq.server.net.auth import Identity
-from fairq.server.net.opening import Opening, read_request
-from fairq.server.net.socket_connection import SocketConnection
-from fairq.server.net.tls import shake_hands
 from fairq.server.rated_log import RatedLog
-from fairq.server.verbs.table import handle_request
-from fairq.sockets import is_over, socket_of
-from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
-from fairq.turns import Gate
 from fairq.wire.frames import Welcome
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import SUBPROTOCOL, Role

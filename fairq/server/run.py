@@ -15,8 +15,8 @@ import trio
 from attrs import frozen
 
 from fairq.errors import SettingsError
-from fairq.scopes import background
-from fairq.server.app import App
+from fairq.io.scopes import background
+from fairq.server.engine.app import App
 from fairq.server.fleet import READY, serve_fleet, url_of, watch_parent
 from fairq.server.garbage import control_collection
 from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_listeners, port_of
@@ -135,7 +135,7 @@ def _http_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
 
 def _admin_of(listener: Listener, nursery: trio.Nursery, *, has_metrics: bool) -> HttpListener:
     """Make the operators' listener: tenants that flood the others' places take none of its own."""
-    from fairq.server.net.admission import Admission
+    from fairq.server.engine.net.admission import Admission
     from fairq.server.web.admin.api import make_admin_api
     from fairq.server.web.admin.health import Health
     from fairq.server.web.admin.operators import Operators
@@ -151,7 +151,7 @@ def _admin_of(listener: Listener, nursery: trio.Nursery, *, has_metrics: bool) -
 
 def _metrics_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
     """Make the listener for /metrics alone."""
-    from fairq.server.net.admission import Admission
+    from fairq.server.engine.net.admission import Admission
     from fairq.server.web.admin.api import make_metrics_api
     from fairq.server.web.admin.operators import Operators
     from fairq.server.web.http.listener import HttpListener

@@ -24,7 +24,7 @@ import trio
 from attrs import frozen
 
 from fairq.errors import BadRequest, FairqError, NotEmpty, SettingsError, Unavailable
-from fairq.scopes import background, run_all
+from fairq.io.scopes import background, run_all
 from fairq.store import keys, library
 from fairq.store.address import Address
 from fairq.store.backup_check import Checking

@@ -1,6 +1,6 @@
 """One multiplexed connection to Redis or Valkey, on trio.
 
-All commands of one scheduler turn are sent in one write at its end (fairq/turns.py). Replies come in order, so the
+All commands of one scheduler turn are sent in one write at its end (fairq/io/turns.py). Replies come in order, so the
 oldest waiting call is always answered next. So one timer gives every call its deadline: when the oldest call has waited
 too long, the connection is closed and all its calls fail.
 
@@ -22,12 +22,12 @@ from attrs import define, field
 from redis.backoff import FullJitterBackoff
 
 from fairq.errors import FairqError, OutcomeUnknown, StoreFull, StoreRefused, Unavailable
-from fairq.sockets import receive_some, send_now
+from fairq.io.sockets import receive_some, send_now
+from fairq.io.taskless import Wait
+from fairq.io.turns import at_end_of_turn, call_from_end, turn_time
 from fairq.store.address import Address
 from fairq.store.dial import BROKEN, Word, as_error, cause_of, connect, pack
 from fairq.store.sentinel import following
-from fairq.taskless import Wait
-from fairq.turns import at_end_of_turn, call_from_end, turn_time
 
 log = structlog.get_logger("fairq.store")
 

@@ -24,7 +24,7 @@ import structlog
 import trio
 
 from fairq.errors import FairqError, SettingsError, Unavailable
-from fairq.scopes import background, end_process
+from fairq.io.scopes import background, end_process
 from fairq.store.address import Address
 from fairq.store.dial import ask, ask_once, connect
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from attrs import define, field
 
-from fairq.scopes import run_all
+from fairq.io.scopes import run_all
 from fairq.store import keys
 from fairq.store.backup_lines import load, read_map, read_number, read_record, read_text
 from fairq.store.dumping import IS_LARGE, RECORDS, STREAMS, TIMES, Call

@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from fairq.errors import FairqError, SettingsError, StoreRefused, Unavailable
-from fairq.scopes import background
+from fairq.io.scopes import background
 from fairq.store.address import parse_seeds, without_secrets
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from attrs import frozen
 
-from fairq.scopes import run_all
+from fairq.io.scopes import run_all
 from fairq.store import keys
 from fairq.store.backup_lines import FORMATS, tell_map
 from fairq.store.dumping import IS_LARGE, TASK

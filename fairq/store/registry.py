@@ -17,11 +17,11 @@ import trio
 from attrs import define, field
 
 from fairq.errors import NotEmpty, NotFound, QuotaExceeded
+from fairq.io.taskless import in_task
 from fairq.model.nearest import did_you_mean
 from fairq.store import keys
 from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection
-from fairq.taskless import in_task
 
 MAX_KNOWN = 10_000  # queues that are remembered to exist
 OPERATOR, PRODUCER = "", "(producer)"  # makers that are no tenants; what they make counts for nobody

@@ -19,7 +19,7 @@ import trio
 from attrs import evolve
 
 from fairq.errors import FairqError, StoreRefused, Unavailable
-from fairq.scopes import background
+from fairq.io.scopes import background
 from fairq.store.address import Address, node_address
 from fairq.store.dial import BROKEN, ask_once, cause_of
 

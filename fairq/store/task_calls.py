@@ -12,13 +12,13 @@ import orjson
 from attrs import astuple, define, evolve
 
 from fairq.errors import Deleting
+from fairq.io.scopes import run_all
 from fairq.model.cancelling import WaitingFilter, WaitingPage
 from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
 from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
 from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, Taken, TaskState, WaitingTask
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import webhook_in
-from fairq.scopes import run_all
 from fairq.store import keys, library
 from fairq.store.calls import LOOKS, Calls, wall_ms
 from fairq.store.records import CLAIM_HEAD, pack_options, unpack_blocked_intervals, unpack_leases, unpack_record

@@ -29,7 +29,7 @@ from fairq.client.runtime import current_runtime
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import FairqError, Forbidden
-from fairq.groups import ungrouped
+from fairq.io.exception_groups import ungrouped
 from fairq.model.checks import full_id, owner_of
 from fairq.model.options import check_in_time
 from fairq.model.queues import QueueSettings

@@ -17,9 +17,9 @@ from fairq.client.requests import named
 from fairq.client.worker import Worker, default_name
 from fairq.client.working import ASK_S
 from fairq.errors import BadRequest, FairqError, Retryable, SettingsError, Unavailable
+from fairq.io.scopes import open_plain_nursery, run_all
 from fairq.model.checks import MAX_WORKER_CHARS, check_name
 from fairq.model.webhooks import Webhook
-from fairq.scopes import open_plain_nursery, run_all
 from fairq.webhook.deliverer import Delivery, Target, open_deliverer
 from fairq.webhook.network import CheckedNetwork
 from fairq.webhook.registrations import Policy, Registrations, log_webhook

@@ -7,8 +7,8 @@
 -- - Each death counts for all tasks that may have begun. Most deaths have another cause (a deployment, a machine), so
 --   nothing else changes at first: a machine's tasks are taken up as fast as before.
 -- - A task whose next lost lease would be its last *runs alone*: its server pushes it to a worker that holds nothing
---   else, and pushes nothing beside it (fairq/server/dispatch/running_alone.py). If the process dies again, it was this
---   task or something outside.
+--   else, and pushes nothing beside it (fairq/server/engine/dispatch/running_alone.py). If the process dies again, it
+--   was this task or something outside.
 -- - A task that ran beside others never reaches the limit. So whatever others do, it is dead of lost leases only if
 --   `max_lost_leases` processes died under it, the last one while it ran alone.
 --

@@ -19,7 +19,7 @@ from fairq.cli import stores as cli_stores
 from fairq.cli.app import run
 from fairq.errors import SettingsError
 from fairq.model.tasks import NewTask
-from fairq.server.app import App
+from fairq.server.engine.app import App
 from fairq.store import backup, embedded, keys, library
 from fairq.store.backup_file import Header, Writer
 from fairq.store.migrations import OLDEST

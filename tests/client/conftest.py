@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import fairq
 from fairq import otel
-from fairq.server.net.connection import Connection
+from fairq.server.engine.net.connection import Connection
+from fairq.server.engine.verbs.table import handle_request
 from fairq.server.run import Served
-from fairq.server.verbs.table import handle_request
 from tests.server.conftest import certificate, no_polls, operator, plain_logs, server_store
 from tests.server.harness import OPERATOR, running, tenant, url_of
 

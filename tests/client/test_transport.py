@@ -17,7 +17,7 @@ from fairq.client.channel import Channel
 from fairq.client.runtime import RECEIVE_BYTES, current_runtime
 from fairq.client.transport import Transport, close_now
 from fairq.errors import BadFrame
-from fairq.groups import ungrouped
+from fairq.io.exception_groups import ungrouped
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
 from fairq.wire.websocket import WebSocket

@@ -9,10 +9,10 @@ import trio
 
 import fairq
 from fairq.errors import Unavailable
-from fairq.groups import ungrouped
-from fairq.server.dispatch.dispatcher import Dispatcher
+from fairq.io.exception_groups import ungrouped
+from fairq.server.engine.dispatch.dispatcher import Dispatcher
+from fairq.server.engine.timers.ticker import Ticker
 from fairq.server.run import Served
-from fairq.server.timers.ticker import Ticker
 from tests import stores
 from tests.logs import captured_logs
 from tests.server.clock import StoreClock

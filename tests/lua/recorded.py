@@ -14,7 +14,7 @@ from fairq.model.operating import QueueRow
 from fairq.model.queues import QueueSettings
 from fairq.model.simulation.observed import Observed, observe
 from fairq.model.tenants import TenantState
-from fairq.server.stats.history import summed
+from fairq.server.engine.stats.history import summed
 from fairq.store.records import pack_waits, unpack_slot
 
 from .calls import Queue

@@ -76,16 +76,16 @@ def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
         "timers.ticker.FLOOR_S", "timers.ticker._DISCOVER_S", "long_poll.POLL_S", "net.revocations.POLL_S",
         "net.revocations.FLOOR_S",
     ):  # fmt: skip
-        monkeypatch.setattr(f"fairq.server.{constant}", 3600.0)
+        monkeypatch.setattr(f"fairq.server.engine.{constant}", 3600.0)
     monkeypatch.setattr("fairq.wire.waits.WAIT_MS", 50_000)  # longer than a test may take; servers wait for a minute
 
 
 @pytest.fixture
 def quick_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ticker that looks again after 50 ms instead of a second or more, and never for queues that it knows not of."""
-    monkeypatch.setattr("fairq.server.timers.ticker.FLOOR_S", 0.05)
-    monkeypatch.setattr("fairq.server.timers.ticker.IDLE_FLOORS", 1)
-    monkeypatch.setattr("fairq.server.timers.ticker._DISCOVER_S", 3600.0)
+    monkeypatch.setattr("fairq.server.engine.timers.ticker.FLOOR_S", 0.05)
+    monkeypatch.setattr("fairq.server.engine.timers.ticker.IDLE_FLOORS", 1)
+    monkeypatch.setattr("fairq.server.engine.timers.ticker._DISCOVER_S", 3600.0)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from itertools import count, repeat
 
 from attrs import define, field
 
-from fairq.server.dispatch.queue_accounts import QueueAccounts
+from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
 
 CLAIM_S = 0.001  # how long a claim takes
 

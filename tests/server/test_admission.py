@@ -14,8 +14,8 @@ from fairq.client.dial import dial
 from fairq.errors import TooMany, Unauthorized, Unavailable
 from fairq.model import rates
 from fairq.model.rates import Rate
-from fairq.server.net import admission as module
-from fairq.server.net.admission import (
+from fairq.server.engine.net import admission as module
+from fairq.server.engine.net.admission import (
     HANDSHAKE_BURST,
     HANDSHAKES_PER_S,
     MAX_HANDSHAKES,
@@ -25,7 +25,7 @@ from fairq.server.net.admission import (
     Usage,
     block_of,
 )
-from fairq.server.net.auth import Identity
+from fairq.server.engine.net.auth import Identity
 from fairq.server.run import Served
 from fairq.server.settings import Settings
 from fairq.wire.terms import TIMEOUT_S, Role

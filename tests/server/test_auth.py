@@ -10,8 +10,8 @@ import redis
 
 from fairq.errors import Unauthorized, Unavailable
 from fairq.model.tasks import Lease
-from fairq.server.app import App
-from fairq.server.net.connection import Connection
+from fairq.server.engine.app import App
+from fairq.server.engine.net.connection import Connection
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.tokens import hash_token, make_token

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairq.model.tasks import Lease
-from fairq.server.dispatch.capacity import Capacity, Worker
-from fairq.server.dispatch.worker_account import WorkerAccount
+from fairq.server.engine.dispatch.capacity import Capacity, Worker
+from fairq.server.engine.dispatch.worker_account import WorkerAccount
 
 
 @define(eq=False)

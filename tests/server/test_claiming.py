@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from fairq.server.dispatch.claiming import FEW_TASKS, MAX_PACE_S, MOST_TASKS, PACE_S, Claiming, Phase, Step
+from fairq.server.engine.dispatch.claiming import FEW_TASKS, MAX_PACE_S, MOST_TASKS, PACE_S, Claiming, Phase, Step
 
 OFFERED = 10
 

@@ -14,11 +14,13 @@ from attrs import define, field
 from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
+from fairq.io.taskless import Wait
+from fairq.io.transport import PIECE_BYTES, Transport
 from fairq.model.rates import Rate
 from fairq.model.tasks import Lease
-from fairq.server.net.admission import Usage
-from fairq.server.net.auth import Identity
-from fairq.server.net.connection import (
+from fairq.server.engine.net.admission import Usage
+from fairq.server.engine.net.auth import Identity
+from fairq.server.engine.net.connection import (
     ENDS_AT_ONCE,
     LONG_TEXT_S,
     MAX_LONG_ANSWERS,
@@ -27,15 +29,13 @@ from fairq.server.net.connection import (
     RESTS,
     Connection,
 )
-from fairq.server.net.socket_connection import (
+from fairq.server.engine.net.socket_connection import (
     END_S,
     MAX_HELD_BYTES,
     MAX_UNREAD_BYTES,
     MAX_UNSENT_BYTES,
     SocketConnection,
 )
-from fairq.taskless import Wait
-from fairq.transport import PIECE_BYTES, Transport
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import CLOSE_SILENT, TIMEOUT_S, Role, State
 from fairq.wire.websocket import WebSocket
@@ -354,8 +354,8 @@ async def test_an_address_that_sends_slow_messages_rests_over_all_its_connection
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu = count(0.0, 0.9 * LONG_TEXT_S)  # each look at the clock is so much later: a text takes nearly what it may
-    monkeypatch.setattr("fairq.server.net.connection.thread_time", lambda: next(cpu))
-    monkeypatch.setattr("fairq.server.net.connection.SHORT_BYTES", 0)
+    monkeypatch.setattr("fairq.server.engine.net.connection.thread_time", lambda: next(cpu))
+    monkeypatch.setattr("fairq.server.engine.net.connection.SHORT_BYTES", 0)
     usage = Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
     began = trio.current_time()
 
@@ -390,7 +390,7 @@ class Turns(trio.abc.Instrument):
 
 async def test_requests_that_wait_end_a_few_at_a_time(autojump_clock: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several hundred wait when their client goes; in no turn of the scheduler do more than a few end."""
-    monkeypatch.setattr("fairq.server.net.connection.MAX_REQUESTS", 10_000)
+    monkeypatch.setattr("fairq.server.engine.net.connection.MAX_REQUESTS", 10_000)
     turns, ended = Turns(), list[int]()
     trio.lowlevel.add_instrument(turns)
     client = SlowClient(0.0, ask(10 * ENDS_AT_ONCE))

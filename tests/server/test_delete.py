@@ -186,7 +186,7 @@ async def test_a_deletion_that_its_server_did_not_finish_is_finished_by_another(
 async def test_a_long_deletion_is_answered_before_it_is_done(
     served: Served, redis_store: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.verbs.admin._DELETE_S", 0.0)
+    monkeypatch.setattr("fairq.server.engine.verbs.admin._DELETE_S", 0.0)
     crowd(redis_store)
     async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
         for _ in range(2):

@@ -10,19 +10,19 @@ import pytest
 import trio
 
 from fairq.errors import Unavailable
+from fairq.io.sockets import send_now
+from fairq.io.taskless import in_task
+from fairq.io.turns import at_end_of_turn, call_from_end
 from fairq.model.queues import Tick
 from fairq.model.tasks import Outcome, Settlement
-from fairq.server.app import IDLE_TICKS, App
-from fairq.server.dispatch.claiming import MAX_PACE_S, Phase
-from fairq.server.dispatch.dispatcher import Dispatcher
+from fairq.server.engine.app import IDLE_TICKS, App
+from fairq.server.engine.dispatch.claiming import MAX_PACE_S, Phase
+from fairq.server.engine.dispatch.dispatcher import Dispatcher
+from fairq.server.engine.timers.ticker import TICKS_AT_ONCE
 from fairq.server.run import Served
-from fairq.server.timers.ticker import TICKS_AT_ONCE
-from fairq.sockets import send_now
 from fairq.store import keys
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
-from fairq.taskless import in_task
-from fairq.turns import at_end_of_turn, call_from_end
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, lease_of, noted_calls, raw, tenant
@@ -154,7 +154,7 @@ async def test_a_push_leaves_ahead_of_the_reply_to_its_enqueue(
     await ada.enqueue("q", ["a"])
     await worker.pushed()
     await all_claimed(served)
-    monkeypatch.setattr("fairq.transport.send_now", note)
+    monkeypatch.setattr("fairq.io.transport.send_now", note)
     await ada.enqueue("q", ["b"])
     await worker.pushed()
     assert sent == ["push", "reply"]
@@ -270,7 +270,7 @@ async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(serv
 async def test_a_lease_that_is_over_frees_its_place_though_it_is_never_settled(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.dispatch.worker_account.OVER_S", 0.1)
+    monkeypatch.setattr("fairq.server.engine.dispatch.worker_account.OVER_S", 0.1)
     async with (
         raw(served, tenant("ada")) as ada,
         raw(served, OPERATOR) as operator,

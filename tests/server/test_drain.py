@@ -19,7 +19,7 @@ async def test_unfinished_tasks_are_released_and_their_attempt_does_not_count(
 ) -> None:
     # The grace ends it, and nothing else.
     for limit in ("app.GIVE_BACK_S", "leases.GIVE_BACK_S", "net.socket_connection.END_S"):
-        monkeypatch.setattr(f"fairq.server.{limit}", 3600.0)
+        monkeypatch.setattr(f"fairq.server.engine.{limit}", 3600.0)
     async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
         await ada.enqueue("q", ["a"], max_attempts=1)
         await worker.attach("q", credit=1)

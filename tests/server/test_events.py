@@ -8,8 +8,8 @@ import trio
 from fairq.model.checks import full_id
 from fairq.model.events import EventPage
 from fairq.model.tasks import NewTask, Settlement
-from fairq.server import queues as module
-from fairq.server.net.connection import MAX_LONG_ANSWERS
+from fairq.server.engine import queues as module
+from fairq.server.engine.net.connection import MAX_LONG_ANSWERS
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.store import Store
@@ -87,7 +87,7 @@ async def finish_when_waited_for(waiting: Served, finishing: Served) -> None:
 async def test_queues_for_which_nobody_waits_any_more_are_forgotten(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.queues._FORGET_S", 0.01)
+    monkeypatch.setattr("fairq.server.engine.queues._FORGET_S", 0.01)
     async with running(server_store) as served, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
         await worker.attach("kept", credit=1)
         for n in range(20):

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from fairq.model.queues import Tick
 from fairq.model.schedules import ScheduleState
+from fairq.server.engine.timers.calendar_jobs import FIRES_BURST, FIRES_PER_S
+from fairq.server.engine.timers.ticker import Ticker
 from fairq.server.rated_log import LINES_AT_ONCE, LINES_PER_S
-from fairq.server.timers.calendar_jobs import FIRES_BURST, FIRES_PER_S
-from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Fire, Schedule
 
 QUEUES = [f"q{n}" for n in range(8)]

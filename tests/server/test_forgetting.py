@@ -8,9 +8,9 @@ import pytest
 import redis
 
 from fairq.model.operating import Takers
+from fairq.server.engine.timers import forgetting
+from fairq.server.engine.timers.forgetting import IDLE_MS, Forgotten, forget_once
 from fairq.server.run import Served
-from fairq.server.timers import forgetting
-from fairq.server.timers.forgetting import IDLE_MS, Forgotten, forget_once
 from fairq.store import keys
 from tests.store.waiting import wait_until
 

@@ -8,10 +8,10 @@ import pytest
 import trio
 from websockets.protocol import Protocol, Side
 
+from fairq.io.transport import Transport
 from fairq.server import garbage
-from fairq.server.net.socket_connection import SocketConnection
+from fairq.server.engine.net.socket_connection import SocketConnection
 from fairq.server.run import Served
-from fairq.transport import Transport
 from fairq.wire.server_session import ServerSession
 from tests.store.waiting import wait_until
 

@@ -11,9 +11,9 @@ import redis
 from fairq.errors import Unavailable
 from fairq.model.history import MAX_NAMED, NAMED, OTHERS, STEPS, Row, Slot
 from fairq.model.tasks import NewTask
+from fairq.server.engine.stats.history import read_history, summed
+from fairq.server.engine.stats.recorder import Recorder
 from fairq.server.run import Served
-from fairq.server.stats.history import read_history, summed
-from fairq.server.stats.recorder import Recorder
 from fairq.store import keys
 from fairq.store.opening import open_store
 from fairq.store.store import Store
@@ -100,7 +100,7 @@ async def test_a_call_that_fails_is_not_repeated_and_told(
 
 async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = noted_calls(monkeypatch, "add_history")
-    monkeypatch.setattr("fairq.server.stats.recorder.INTERVAL_S", 3600.0)
+    monkeypatch.setattr("fairq.server.engine.stats.recorder.INTERVAL_S", 3600.0)
     async with running(server_store) as served, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
         await ada.enqueue("idle", ["a"])
         await worker.attach("q")

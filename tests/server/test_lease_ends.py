@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fairq.server.net.socket_connection import SocketConnection
+from fairq.server.engine.net.socket_connection import SocketConnection
 from fairq.server.run import Served
 from fairq.wire.terms import Role
 from tests.store.waiting import wait_until

@@ -12,9 +12,9 @@ import trio
 from fairq.errors import Unavailable
 from fairq.model.tasks import leased_at_ms
 from fairq.model.workers import LeaseKey
-from fairq.server.net.connection import Connection
-from fairq.server.net.questions import Questions
-from fairq.server.net.worker_registry import _GATHER_S, _KEEP_MS
+from fairq.server.engine.net.connection import Connection
+from fairq.server.engine.net.questions import Questions
+from fairq.server.engine.net.worker_registry import _GATHER_S, _KEEP_MS
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.workers import Workers
@@ -42,7 +42,7 @@ def silence(monkeypatch: pytest.MonkeyPatch, *servers: Served) -> None:
             answer(self, *question)
 
     monkeypatch.setattr(Questions, "on_question", on_question)
-    monkeypatch.setattr("fairq.server.net.questions.ANSWER_S", 0.05)
+    monkeypatch.setattr("fairq.server.engine.net.questions.ANSWER_S", 0.05)
 
 
 def queue_row(rows: dict[str, Any], queue: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ async def test_states_that_are_read_at_the_same_time_share_questions(
 async def test_names_that_are_too_many_for_a_round_are_left_out(
     monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
-    monkeypatch.setattr("fairq.server.net.lease_holders.LEASES_PER_ROUND", 20)
+    monkeypatch.setattr("fairq.server.engine.net.lease_holders.LEASES_PER_ROUND", 20)
     async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
         ids = [f"id-{number}" for number in range(30)]
         await holding(one, worker, *ids, started=1, listed_by=operator)
@@ -187,7 +187,7 @@ async def test_names_that_are_too_many_for_a_round_are_left_out(
 async def test_rounds_of_questions_begin_some_time_apart(
     monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
-    monkeypatch.setattr("fairq.server.net.lease_holders.ROUND_S", 3600)
+    monkeypatch.setattr("fairq.server.engine.net.lease_holders.ROUND_S", 3600)
     async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
         await holding(one, worker, "id-0", "id-1", started=1, listed_by=operator)
         assert [row["worker"] for row in await states(operator, "ada/id-0")] == ["mill"]
@@ -227,7 +227,7 @@ async def test_a_worker_is_found_among_thousands(served: Served, worker: Raw, op
 
 
 async def test_a_list_is_kept_without_writing_it_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairq.server.net.worker_registry._RENEW_S", 0.0)
+    monkeypatch.setattr("fairq.server.engine.net.worker_registry._RENEW_S", 0.0)
     renewed, write_workers, renew_workers = trio.Event(), Workers.write, Workers.renew
     written: list[str] = []
 
@@ -247,7 +247,7 @@ async def test_a_list_is_kept_without_writing_it_again(served: Served, monkeypat
         await registry._write()
         monkeypatch.setattr(Workers, "renew", renew)
         monkeypatch.setattr(Workers, "write", write)
-        monkeypatch.setattr("fairq.server.net.worker_registry._GATHER_S", 3600.0)
+        monkeypatch.setattr("fairq.server.engine.net.worker_registry._GATHER_S", 3600.0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(registry.renew)
             await renewed.wait()
@@ -282,8 +282,8 @@ async def test_a_server_that_slept_writes_its_list_again(server_store: str, monk
         return await renew(self, *args)
 
     monkeypatch.setattr(Workers, "renew", fail_first)
-    monkeypatch.setattr("fairq.server.net.worker_registry._RENEW_S", 0.01)
-    monkeypatch.setattr("fairq.server.net.worker_registry._GATHER_S", 0.0)
+    monkeypatch.setattr("fairq.server.engine.net.worker_registry._RENEW_S", 0.01)
+    monkeypatch.setattr("fairq.server.engine.net.worker_registry._GATHER_S", 0.0)
     async with (
         running(server_store) as one,
         running(server_store) as two,

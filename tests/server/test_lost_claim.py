@@ -12,13 +12,13 @@ from attrs import define, field
 from structlog.testing import capture_logs
 
 from fairq.errors import OutcomeUnknown, Unavailable
+from fairq.io.taskless import in_task
 from fairq.model.queues import Tick
 from fairq.model.tasks import Action, Lease
-from fairq.server.dispatch.dispatcher import Dispatcher
-from fairq.server.dispatch.worker_account import WorkerAccount
-from fairq.server.timers.ticker import Ticker
+from fairq.server.engine.dispatch.dispatcher import Dispatcher
+from fairq.server.engine.dispatch.worker_account import WorkerAccount
+from fairq.server.engine.timers.ticker import Ticker
 from fairq.store.task_calls import Claim
-from fairq.taskless import in_task
 
 LEASES = [Lease(f"t{i}", 70, 1, 5, "ada", 1, 0, 0, b"{}") for i in range(3)]
 

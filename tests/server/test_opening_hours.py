@@ -14,8 +14,8 @@ import structlog
 import trio
 
 from fairq.model.limits import OpeningHours
+from fairq.server.engine.timers import ticker
 from fairq.server.run import Served
-from fairq.server.timers import ticker
 from fairq.store.store import Store
 from tests.store.waiting import wait_until
 

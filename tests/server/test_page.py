@@ -10,8 +10,8 @@ import pytest
 import trio
 import websockets.exceptions
 
+from fairq.server.engine.verbs import table
 from fairq.server.run import Served
-from fairq.server.verbs import table
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS
 from tests.sending import send_message

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairq.model.tasks import Lease, Settlement
-from fairq.server.dispatch.worker_account import Terms, WorkerAccount
+from fairq.server.engine.dispatch.worker_account import Terms, WorkerAccount
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 

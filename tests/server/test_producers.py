@@ -11,9 +11,9 @@ import trio
 
 from fairq.errors import FairqError, OutcomeUnknown, Repairing, StoreFull, Unavailable
 from fairq.model.tasks import NewTask
-from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE
+from fairq.server.engine.net.tenant_load import MAX_TENANT_REQUESTS_HERE
+from fairq.server.engine.verbs.producers import store_for_tenants
 from fairq.server.run import Served
-from fairq.server.verbs.producers import store_for_tenants
 from fairq.wire.terms import MAX_TENANT_WAITING
 from tests.store.waiting import wait_until
 

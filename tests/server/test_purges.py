@@ -51,7 +51,7 @@ async def test_tasks_that_come_while_a_purge_is_under_way_stay(served: Served, o
 async def test_a_request_whose_time_is_over_says_where_the_next_goes_on(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.verbs.cancel_all._WORK_S", 0.0)
+    monkeypatch.setattr("fairq.server.engine.verbs.cancel_all._WORK_S", 0.0)
     await enqueue(served, "ada", 1_200)
     async with raw(served, tenant("ada")) as ada:
         replies = [await ada.ask("cancel_all", queue="q", dry_run=True)]

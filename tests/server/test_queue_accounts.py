@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairq.server.dispatch.queue_accounts import QueueAccounts
+from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
 
 from .slots_in_time import CLAIM_S, Queue, Slots, Workers, always
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from fairq.server.net.socket_connection import SocketConnection
+from fairq.server.engine.net.socket_connection import SocketConnection
 from fairq.server.run import Served
 from fairq.wire.terms import Role
 from tests.store.waiting import wait_until
@@ -86,7 +86,7 @@ async def test_leases_are_kept_for_as_long_as_all_need_to_come_back_when_many_br
         await trio.sleep(0.2)
         assert served.app.leases.kept, "well beyond the grace"
         await end_grace(served)
-        monkeypatch.setattr("fairq.server.leases.MAX_GRACE_S", 0.1)
+        monkeypatch.setattr("fairq.server.engine.leases.MAX_GRACE_S", 0.1)
         await broken(served, "b")
         await wait_until(lambda: not served.app.leases.kept)
 
@@ -94,7 +94,7 @@ async def test_leases_are_kept_for_as_long_as_all_need_to_come_back_when_many_br
 async def test_tenants_that_break_off_do_not_prolong_the_grace_of_workers(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.leases.RECONNECTS_PER_S", 1 / LONG)
+    monkeypatch.setattr("fairq.server.engine.leases.RECONNECTS_PER_S", 1 / LONG)
     async with running(server_store, reconnect_grace=0.05) as served:
         for _ in range(5):
             async with raw(served, tenant("eve")) as eve:

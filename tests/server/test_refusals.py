@@ -46,7 +46,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture(autouse=True)
 def quiet_server(monkeypatch: pytest.MonkeyPatch, no_polls: None) -> None:
     """Servers that write nothing by themselves, however long a test takes."""
-    monkeypatch.setattr("fairq.server.stats.recorder.INTERVAL_S", 3600.0)
+    monkeypatch.setattr("fairq.server.engine.stats.recorder.INTERVAL_S", 3600.0)
 
 
 @define(eq=False)

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from fairq.model.texts import say_slots
-from fairq.server.net import server_slots, worker_registry
+from fairq.server.engine.net import server_slots, worker_registry
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 

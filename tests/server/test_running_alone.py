@@ -1,6 +1,6 @@
 """Tasks that kill their worker's process, beside others, in virtual time: real dispatchers over the exact model.
 
-The queue is fairq/model/queue; what a server does when a worker is gone is fairq/server/leases.py.
+The queue is fairq/model/queue; what a server does when a worker is gone is fairq/server/engine/leases.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from attrs import define, field
 
 from fairq.model.queue.model import Model
 from fairq.model.tasks import Action, Lease, Outcome, Settlement
-from fairq.server.dispatch.dispatcher import Dispatcher
-from fairq.server.dispatch.worker_account import WorkerAccount
-from fairq.server.leases import Leases
-from fairq.server.timers.ticker import Ticker
+from fairq.server.engine.dispatch.dispatcher import Dispatcher
+from fairq.server.engine.dispatch.worker_account import WorkerAccount
+from fairq.server.engine.leases import Leases
+from fairq.server.engine.timers.ticker import Ticker
 from fairq.store.task_calls import Claim
 
 START, RESTART_S, POISON_S, TASK_S, SLOW_S = 1_800_000_000_000, 1.0, 0.3, 2.0, 28.0

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from fairq.model.checks import bare_id
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask
+from fairq.server.engine.timers.ticker import FLOOR_S
 from fairq.server.run import Served
-from fairq.server.timers.ticker import FLOOR_S
 from fairq.store.store import Store
 from tests import stores
 from tests.store.waiting import wait_until

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from fairq.server.net import worker_registry
-from fairq.server.net.silent_workers import KEEP_S
+from fairq.server.engine.net import worker_registry
+from fairq.server.engine.net.silent_workers import KEEP_S
 from fairq.server.run import Served
 from fairq.wire.terms import SILENT_S, TIMEOUT_S
 from tests.store.waiting import wait_until

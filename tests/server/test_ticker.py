@@ -15,10 +15,10 @@ from fairq.errors import Unavailable
 from fairq.model.checks import bare_id
 from fairq.model.queues import Tick
 from fairq.model.tasks import NewTask
+from fairq.server.engine.timers.ticker import _STEP_S as STEP_S
+from fairq.server.engine.timers.ticker import FLOOR_S, IDLE_FLOORS, TICKS_AT_ONCE, Ticker
 from fairq.server.rated_log import LINES_AT_ONCE, LINES_PER_S
 from fairq.server.run import Served
-from fairq.server.timers.ticker import _STEP_S as STEP_S
-from fairq.server.timers.ticker import FLOOR_S, IDLE_FLOORS, TICKS_AT_ONCE, Ticker
 from tests import stores
 from tests.store.waiting import wait_until
 

@@ -10,7 +10,7 @@ import redis
 
 from fairq.client.operator import open_operator
 from fairq.errors import FairqError, TokenExpired, Unauthorized
-from fairq.server.net import revocations, token_uses
+from fairq.server.engine.net import revocations, token_uses
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.tokens import TokenRecord, hash_token, make_token

@@ -11,13 +11,13 @@ import pytest
 import trio
 import trio.lowlevel
 
+from fairq.io.turns import Gate
 from fairq.model.rates import Rate
-from fairq.server.net.admission import HTTP_PER_TURN, PER_TURN, Usage
-from fairq.server.net.connection import LONG_TEXT_S, RESTS, Connection
+from fairq.server.engine.net.admission import HTTP_PER_TURN, PER_TURN, Usage
+from fairq.server.engine.net.connection import LONG_TEXT_S, RESTS, Connection
 from fairq.server.web.http.bodies import Inbox
 from fairq.server.web.http.bounds import FREE_PARTS
 from fairq.server.web.http.guard import INBOX, STREAM, Guard
-from fairq.turns import Gate
 
 from .test_connection import SlowClient, Turns, connected
 
@@ -57,7 +57,7 @@ async def test_long_messages_that_came_at_once_are_read_one_by_one_with_rests(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     took_s, cpu, usage, read = 2 * LONG_TEXT_S, iter(range(1_000)), fast(), list[float]()
-    monkeypatch.setattr("fairq.server.net.connection.thread_time", lambda: next(cpu) * took_s)
+    monkeypatch.setattr("fairq.server.engine.net.connection.thread_time", lambda: next(cpu) * took_s)
 
     async def ask(connection: Connection) -> None:
         await connection.wait_turn(10)

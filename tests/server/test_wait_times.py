@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairq.model.tasks import Lease
 from fairq.model.waiting import WAIT_CAUSES, BlockedInterval, Part, WaitCause
-from fairq.server.stats.wait_times import (
+from fairq.server.engine.stats.wait_times import (
     MAX_INTERVALS,
     MAX_TENANTS,
     MAX_WAITS,

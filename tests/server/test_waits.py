@@ -8,7 +8,7 @@ import pytest
 
 from fairq.model.checks import full_id
 from fairq.model.tasks import MAX_RESULT_BYTES, NewTask, Settlement, TaskState
-from fairq.server.net.socket_connection import SocketConnection
+from fairq.server.engine.net.socket_connection import SocketConnection
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.store import Store
@@ -110,8 +110,8 @@ async def test_an_end_during_the_first_read_is_not_missed(served: Served, monkey
 
 
 async def test_a_lost_message_is_made_up_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairq.server.long_poll.POLL_S", 0.05)
-    monkeypatch.setattr("fairq.server.long_poll.LongPolls.on_message", lambda *_: None)
+    monkeypatch.setattr("fairq.server.engine.long_poll.POLL_S", 0.05)
+    monkeypatch.setattr("fairq.server.engine.long_poll.LongPolls.on_message", lambda *_: None)
     async with raw(served, tenant("ada")) as ada:
         await add(served, "a", "b")
         await begin(ada, "a", "b")

@@ -12,8 +12,8 @@ import trio
 from attrs import frozen
 
 from fairq.model.tasks import NewTask
-from fairq.server.dispatch.claiming import MAX_PACE_S, Phase
-from fairq.server.net.server_slots import ServerSlots
+from fairq.server.engine.dispatch.claiming import MAX_PACE_S, Phase
+from fairq.server.engine.net.server_slots import ServerSlots
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
@@ -82,7 +82,7 @@ def wakes(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_task_wakes_one_of_the_servers_that_have_workers(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.queues.LATER_MS", 3_600_000)
+    monkeypatch.setattr("fairq.server.engine.queues.LATER_MS", 3_600_000)
     async with several(server_store) as each:
         claims = noted_calls(monkeypatch, "claim").args
         for n in range(8):
@@ -95,7 +95,7 @@ async def test_a_task_wakes_one_of_the_servers_that_have_workers(
 
 
 async def test_a_server_without_room_passes_the_word_on(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairq.server.queues.LATER_MS", 3_600_000)
+    monkeypatch.setattr("fairq.server.engine.queues.LATER_MS", 3_600_000)
     async with several(server_store) as each:
         await each.ada.enqueue("q", ["fills", "up"])
         full, _ = await each.pushed()
@@ -108,7 +108,7 @@ async def test_a_server_without_room_passes_the_word_on(server_store: str, monke
 async def test_a_server_whose_claim_was_full_passes_the_word_on(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.queues.LATER_MS", 3_600_000)
+    monkeypatch.setattr("fairq.server.engine.queues.LATER_MS", 3_600_000)
     async with several(server_store) as each:
         wakes(each.servers[0].app.name, monkeypatch)
         await each.ada.enqueue("q", ["a", "b", "c"])

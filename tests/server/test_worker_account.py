@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairq.model.tasks import Lease
-from fairq.server.dispatch.worker_account import OVER_S, Terms, WorkerAccount
+from fairq.server.engine.dispatch.worker_account import OVER_S, Terms, WorkerAccount
 
 
 def leases(*ids: str) -> list[Lease]:

@@ -10,11 +10,11 @@ import trio
 
 import fairq
 from fairq.errors import Unavailable
-from fairq.server.dispatch.claiming import Phase
+from fairq.io.taskless import in_task
+from fairq.server.engine.dispatch.claiming import Phase
 from fairq.server.run import Served
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
-from fairq.taskless import in_task
 from tests.store.cases import raises_for
 from tests.store.waiting import wait_until
 

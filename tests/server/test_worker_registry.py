@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from fairq.errors import Unavailable
-from fairq.server.net.connection import Connection
-from fairq.server.net.worker_registry import WorkerRegistry
+from fairq.server.engine.net.connection import Connection
+from fairq.server.engine.net.worker_registry import WorkerRegistry
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.connection import Connection as StoreConnection
@@ -46,7 +46,7 @@ async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(
     where: str, monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
     """Nothing comes back from the dead one, not even an answer to the server's good-bye; and it had room for more."""
-    for limit in ("server.net.socket_connection.END_S", "transport.CLOSE_S"):  # it waits an hour for that answer
+    for limit in ("server.engine.net.socket_connection.END_S", "io.transport.CLOSE_S"):  # it waits an hour for that answer
         monkeypatch.setattr(f"fairq.{limit}", 3600.0)
     async with (
         open_proxy(one.port) as proxy,
@@ -297,7 +297,7 @@ async def test_a_drained_worker_finishes_what_it_holds_and_gets_nothing_more(
         await ada.enqueue("q", ["a"])
         (task,) = await worker.pushed()
         await wait_until(lambda: is_listed(operator, "mill"))
-        monkeypatch.setattr("fairq.server.net.worker_registry._now_ms", lambda: 1)  # the server's clock is slow
+        monkeypatch.setattr("fairq.server.engine.net.worker_registry._now_ms", lambda: 1)  # the server's clock is slow
         for _ in range(2):
             assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
         assert (await worker.receive())["type"] == "dismiss"
@@ -314,7 +314,7 @@ async def test_the_order_to_drain_is_repeated_where_it_was_not_heard(
     monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
     """A worker of that name which attaches after the order stays."""
-    monkeypatch.setattr("fairq.server.net.worker_registry._GATHER_S", 0.0)
+    monkeypatch.setattr("fairq.server.engine.net.worker_registry._GATHER_S", 0.0)
     async with raw(two, OPERATOR) as operator:
         heard, unheard = WorkerRegistry.on_announcement, trio.Event()
 

@@ -14,13 +14,13 @@ import structlog
 import trio
 
 from fairq.errors import FairqError, OutcomeUnknown, StoreFull, StoreRefused, Unavailable
-from fairq.scopes import background
-from fairq.sockets import send_now
+from fairq.io.scopes import background
+from fairq.io.sockets import send_now
+from fairq.io.taskless import Taskless
 from fairq.store import connection as module
 from fairq.store.address import Address
 from fairq.store.connection import Connection, Subscription
 from fairq.store.dial import Redirected, as_error, ask_once, cause_of
-from fairq.taskless import Taskless
 from tests import stores
 from tests.logs import captured_logs
 

@@ -12,12 +12,12 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError, OutcomeUnknown, QuotaExceeded
+from fairq.io.taskless import Taskless
 from fairq.model.tasks import NewTask
 from fairq.store import keys
 from fairq.store.connection import SHORT
 from fairq.store.opening import open_store
 from fairq.store.store import Store
-from fairq.taskless import Taskless
 from tests import clusters
 
 from .proxy import open_proxy

@@ -10,7 +10,7 @@ import trio
 
 import fairq
 from fairq.model.checks import MAX_PAYLOAD_BYTES
-from fairq.server.dispatch.claiming import MOST_TASKS
+from fairq.server.engine.dispatch.claiming import MOST_TASKS
 from tests.server.harness import OPERATOR, WORKER, raw, tenant
 from tests.store.waiting import wait_until
 

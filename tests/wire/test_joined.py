@@ -1,7 +1,7 @@
 """Both ends joined in memory, under any order of work, loss and time.
 
 A brain of a few lines stands for server and store: it leases tasks, fences settlements by (id, lease), remembers what
-it has answered, and keeps a worker's account as fairq/server/verbs/workers.py does.
+it has answered, and keeps a worker's account as fairq/server/engine/verbs/workers.py does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fairq.errors import Unavailable
 from fairq.model.tasks import Lease, Settlement
-from fairq.server.dispatch.worker_account import Terms, WorkerAccount
+from fairq.server.engine.dispatch.worker_account import Terms, WorkerAccount
 from fairq.wire import frames
 from fairq.wire import messages as wire
 from fairq.wire.beside import Message

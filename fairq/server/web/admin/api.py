@@ -17,8 +17,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from fairq.server.app import App
-from fairq.server.net.auth import Identity
+from fairq.io.transport import bearer_token
+from fairq.server.engine.app import App
+from fairq.server.engine.net.auth import Identity
 from fairq.server.web.admin.health import Health
 from fairq.server.web.admin.metrics import Metrics
 from fairq.server.web.admin.operators import Operators
@@ -32,7 +33,6 @@ from fairq.server.web.http.problems import Problem, answer_of
 from fairq.server.web.http.routes import routes_of
 from fairq.server.web.http.schema import Schema
 from fairq.server.web.http.traffic import Places
-from fairq.transport import bearer_token
 
 DOCUMENT = "/api/openapi.json"
 MAX_REQUESTS, MAX_TOKEN_REQUESTS = 200, 50  # under way at once: in all, of one token

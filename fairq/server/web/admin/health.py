@@ -8,7 +8,7 @@ import trio
 from attrs import define, field, frozen
 
 from fairq.errors import FairqError
-from fairq.server.app import App
+from fairq.server.engine.app import App
 from fairq.server.web.http.shared import Shared
 from fairq.store import keys
 

@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fairq.model.waiting import PAUSED
-from fairq.server.app import App
+from fairq.server.engine.app import App
 from fairq.server.web.admin.health import Finding, Health
 from fairq.server.web.admin.store_figures import Node, read_nodes
 from fairq.server.web.admin.tenant_metrics import QUEUES as TENANT_QUEUES

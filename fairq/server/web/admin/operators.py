@@ -10,8 +10,8 @@ from typing import Any
 
 from attrs import define
 
-from fairq.server.net.auth import Identity
-from fairq.server.net.origin import ORIGIN, Origin
+from fairq.server.engine.net.auth import Identity
+from fairq.server.engine.net.origin import ORIGIN, Origin
 from fairq.server.web.http.connections import Callers
 from fairq.wire.terms import Role
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairq.errors import TooMany
 from fairq.model.rates import Rate, Rates
-from fairq.server.net.admission import block_of
+from fairq.server.engine.net.admission import block_of
 from fairq.server.web.http.problems import answer_of
 
 PER_ADDRESS, ADDRESS_BURST = 50.0, 500.0  # requests a second, and at once: a hundred tabs open

@@ -1,7 +1,8 @@
 """What /metrics tells of tenants: of few queues, and of each those with the most traffic; all others as OTHER.
 
-Counters are those of this server alone, since it started (fairq/server/stats/tallies.py): sum their rates. Gauges are
-worked out from the store, by any server alike. So which tenants have counters and which have gauges may differ.
+Counters are those of this server alone, since it started (fairq/server/engine/stats/tallies.py): sum their rates.
+Gauges are worked out from the store, by any server alike. So which tenants have counters and which have gauges may
+differ.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from fairq.model.fairness import Service, added, jain_index, noisy_ones, told_apart
 from fairq.model.history import OTHERS, STEPS, middle_of
 from fairq.model.tenants import TenantState
-from fairq.server.stats.tallies import QueueTally
+from fairq.server.engine.stats.tallies import QueueTally
 from fairq.store.overview import some_tenants
 from fairq.store.store import Store
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fairq.errors import FairqError, Unauthorized
-from fairq.scopes import open_plain_nursery
+from fairq.io.scopes import open_plain_nursery
 from fairq.server.web.http.bodies import Inbox
 from fairq.server.web.http.guard import INBOX, STREAM, asked_of
 

@@ -13,6 +13,7 @@ import trio
 from attrs import frozen
 
 from fairq.errors import FairqError, NotFound
+from fairq.io.scopes import run_all
 from fairq.model.attempts import STATES, Attempt
 from fairq.model.audit import Change
 from fairq.model.batches import BatchState
@@ -28,7 +29,6 @@ from fairq.model.waiting import WAITED_FOR, Why
 from fairq.model.webhooks import Webhook
 from fairq.model.why_text import say_why
 from fairq.model.workers import HeldTask, WorkerState
-from fairq.scopes import run_all
 from fairq.server.web.dashboard.actions import FILTERS, find_letters
 from fairq.server.web.dashboard.shares import choose_queue, fairness
 from fairq.server.web.dashboard.simulation import simulation

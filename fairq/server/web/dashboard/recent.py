@@ -19,7 +19,7 @@ from fairq.errors import FairqError
 from fairq.model.fairness import NOTHING, Service, Share, added, shares, told_apart
 from fairq.model.history import OTHERS, STEPS
 from fairq.model.tenants import TenantState
-from fairq.server.app import App
+from fairq.server.engine.app import App
 from fairq.store.overview import some_tenants
 from fairq.store.queue_calls import HistoryPage
 

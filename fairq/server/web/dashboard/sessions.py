@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairq.errors import Forbidden, Unauthorized
-from fairq.server.app import App
-from fairq.server.net.auth import Identity
+from fairq.server.engine.app import App
+from fairq.server.engine.net.auth import Identity
 from fairq.server.web.admin.operators import Operators
 from fairq.store import keys
 from fairq.tokens import hash_token, token_id

@@ -12,7 +12,7 @@ from fairq.model.audit import Change
 from fairq.model.fairness import NOTHING, Service, Share, noisy_ones, shares
 from fairq.model.history import OTHERS, History, TenantSeries
 from fairq.model.tenants import TenantState
-from fairq.server.stats.wait_times import percentile, summarize
+from fairq.server.engine.stats.wait_times import percentile, summarize
 from fairq.server.web.dashboard.recent import MAX_MARKS, Mark, Watched
 from fairq.server.web.dashboard.view import Context, View, rows_of
 from fairq.server.web.dashboard.writing import briefly

@@ -19,8 +19,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from fairq.errors import FairqError, TooLarge, TooMany, Unauthorized
-from fairq.server.net.auth import Identity
-from fairq.server.net.origin import Origin
+from fairq.server.engine.net.auth import Identity
+from fairq.server.engine.net.origin import Origin
 from fairq.server.web.admin.health import Health
 from fairq.server.web.admin.operators import Operators
 from fairq.server.web.dashboard.actions import ACTIONS

@@ -9,8 +9,8 @@ import orjson
 from attrs import define, frozen
 
 from fairq.errors import NotFound
-from fairq.server.app import App
-from fairq.server.net.origin import Origin
+from fairq.server.engine.app import App
+from fairq.server.engine.net.origin import Origin
 from fairq.server.web.dashboard.sessions import Session
 from fairq.wire import messages as wire
 from fairq.wire.beside import Beside, decode_payload

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp
 
 from fairq.errors import FairqError
-from fairq.server.app import App
+from fairq.server.engine.app import App
 from fairq.server.web.http.bodies import Gone
 from fairq.server.web.http.connections import Callers
 from fairq.server.web.http.guard import HEADERS, Guard

@@ -11,10 +11,10 @@ import trio
 from attrs import define, field
 
 from fairq.errors import BadFrame, BadRequest, TooLarge
+from fairq.io.turns import Gate
 from fairq.model.checks import MAX_BATCH
 from fairq.server.web.http.bounds import BODY_S, CHUNK_S, FREE_PARTS, LINGER_S
 from fairq.server.web.http.problems import Problem
-from fairq.turns import Gate
 from fairq.wire.strict_json import BRACKET_COST, MAX_COST, check_cost, parse
 
 JSON, NDJSON = "application/json", "application/x-ndjson"

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairq.errors import BadRequest, FairqError
+from fairq.io.scopes import open_plain_nursery
 from fairq.model.checks import owner_of
-from fairq.scopes import open_plain_nursery
 from fairq.server.web.http.bodies import JSON, Gone, Inbox, read_object
 from fairq.server.web.http.connections import HttpConnection
 from fairq.server.web.http.fields import make_request, read_query

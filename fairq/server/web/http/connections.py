@@ -16,14 +16,14 @@ import trio
 from attrs import define, field
 
 from fairq.errors import Draining, Forbidden, TooMany, Unauthorized
-from fairq.server.app import App
-from fairq.server.net.admission import HTTP_PER_TURN, Admission, Usage
-from fairq.server.net.auth import Identity
-from fairq.server.net.connection import Connection
-from fairq.server.verbs.table import handle_request
+from fairq.io.turns import Gate
+from fairq.server.engine.app import App
+from fairq.server.engine.net.admission import HTTP_PER_TURN, Admission, Usage
+from fairq.server.engine.net.auth import Identity
+from fairq.server.engine.net.connection import Connection
+from fairq.server.engine.verbs.table import handle_request
 from fairq.server.web.http.bounds import CALLER_S, RETRY_MS
 from fairq.tokens import hash_token
-from fairq.turns import Gate
 from fairq.wire.server_session import ServerSession, why_not
 from fairq.wire.terms import CLOSE_REVOKED, Role
 

@@ -16,10 +16,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairq.errors import BadRequest, FairqError, TooLarge, Unauthorized
-from fairq.scopes import background
-from fairq.server.app import App
-from fairq.server.net.origin import ORIGIN, Origin
-from fairq.server.net.refusals import Refusals
+from fairq.io.scopes import background
+from fairq.io.transport import bearer_token
+from fairq.io.turns import Gate
+from fairq.server.engine.app import App
+from fairq.server.engine.net.origin import ORIGIN, Origin
+from fairq.server.engine.net.refusals import Refusals
 from fairq.server.web.http import request_ids
 from fairq.server.web.http.bodies import Gone, Inbox, inflate
 from fairq.server.web.http.call import CALL, Call
@@ -29,8 +31,6 @@ from fairq.server.web.http.request_ids import Note
 from fairq.server.web.http.stream import BoundedStream
 from fairq.server.web.http.traffic import Places, places
 from fairq.tokens import hash_token
-from fairq.transport import bearer_token
-from fairq.turns import Gate
 from fairq.wire.terms import Role
 
 HEADERS = (

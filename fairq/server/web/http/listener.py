@@ -23,18 +23,18 @@ from hypercorn.typing import ConnectionState
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fairq.io.transport import HANDSHAKE_S, Stream
+from fairq.io.turns import Gate
+from fairq.server.engine.net.admission import HTTP_PER_TURN, Admission
+from fairq.server.engine.net.refusals import Refusals
+from fairq.server.engine.net.tls import shake_hands
 from fairq.server.listener import AnyListener, address_of
-from fairq.server.net.admission import HTTP_PER_TURN, Admission
-from fairq.server.net.refusals import Refusals
-from fairq.server.net.tls import shake_hands
 from fairq.server.settings import Settings
 from fairq.server.web.http.bounds import HEAD_BYTES, HEAD_S, MAX_KEEP_ALIVE
 from fairq.server.web.http.guard import Answering
 from fairq.server.web.http.http11 import Http11
 from fairq.server.web.http.problems import Problem, answer_of
 from fairq.server.web.http.stream import BoundedStream
-from fairq.transport import HANDSHAKE_S, Stream
-from fairq.turns import Gate
 
 BEGINS_PER_TURN = 2  # of connections, each of which takes 1 ms
 log = structlog.get_logger("fairq.server")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import trio
 
-from fairq.transport import PIECE_BYTES, SEND_S, Stream
+from fairq.io.transport import PIECE_BYTES, SEND_S, Stream
 
 
 class BoundedStream:

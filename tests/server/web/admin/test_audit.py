@@ -16,10 +16,10 @@ from attrs import fields
 from fairq.errors import OutcomeUnknown, Unauthorized, Unavailable
 from fairq.model.audit import cut
 from fairq.model.rates import Rate
-from fairq.server.net.admission import Admission
-from fairq.server.net.origin import Origin
+from fairq.server.engine.net.admission import Admission
+from fairq.server.engine.net.origin import Origin
+from fairq.server.engine.verbs import audit
 from fairq.server.run import Served
-from fairq.server.verbs import audit
 from fairq.server.web.admin.operators import Operators
 from fairq.store import keys
 from fairq.store.audit import BEGUN_SHOWN, Audit

@@ -11,9 +11,9 @@ from fairq.errors import BadRequest
 from fairq.model.checks import check_tenant
 from fairq.model.history import OTHERS
 from fairq.model.tasks import NewTask
+from fairq.server.engine.stats.tallies import NAMED, QueueTally, Tallies
+from fairq.server.engine.stats.tallies import QUEUES as TALLIED
 from fairq.server.run import Served
-from fairq.server.stats.tallies import NAMED, QueueTally, Tallies
-from fairq.server.stats.tallies import QUEUES as TALLIED
 from fairq.server.web.admin import metrics
 from fairq.server.web.admin.tenant_metrics import OTHER, TENANTS, read_tenants, tell_counted
 from fairq.store.counts import QueueCounts, TenantCounts

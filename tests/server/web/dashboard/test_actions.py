@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairq.server.verbs import cancel_all
+from fairq.server.engine.verbs import cancel_all
 from fairq.server.web.dashboard import actions as module
 from fairq.server.web.dashboard.actions import ACTIONS
 from tests.server.harness import WORKER, raw, tenant

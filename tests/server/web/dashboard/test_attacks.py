@@ -12,7 +12,7 @@ import pytest
 import structlog
 import trio
 
-from fairq.server.net.auth import Auth
+from fairq.server.engine.net.auth import Auth
 from fairq.server.web.dashboard import live as live_module
 from fairq.server.web.dashboard import site as site_module
 from fairq.server.web.dashboard.actions import ACTIONS

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from fairq.errors import Unavailable
-from fairq.scopes import run_all
+from fairq.io.scopes import run_all
 from fairq.server.web.dashboard import finding as module
 from fairq.server.web.dashboard.finding import RESTS, Finder
 from tests.server.harness import raw

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairq.server.net import admission
-from fairq.server.net.admission import Admission
+from fairq.server.engine.net import admission
+from fairq.server.engine.net.admission import Admission
 from fairq.server.web.dashboard import sessions as module
 from fairq.store import keys
 from fairq.tokens import TokenRecord, hash_token, make_token

@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 import pytest
 import trio
 
+from fairq.io.scopes import run_all
 from fairq.model.checks import MAX_TENANT_CHARS
 from fairq.model.simulation.comparison import Comparison
 from fairq.model.simulation.observed import Observed
 from fairq.model.simulation.setup import MAX_TENANTS, Proposal
-from fairq.scopes import run_all
 from fairq.server.web.dashboard import simulation as module
 from fairq.server.web.dashboard import site as site_module
 from fairq.server.web.dashboard.simulation_process import compare_apart

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from fairq.errors import BY_CODE
-from fairq.server.net.admission import Admission
+from fairq.server.engine.net.admission import Admission
 from fairq.server.run import Served
 from fairq.server.web.http import bodies, bounds, listener, stream
 from fairq.server.web.http.bounds import HEAD_BYTES

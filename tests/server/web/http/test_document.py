@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairq.server.net.admission import MAX_HANDSHAKES
+from fairq.io.transport import PIECE_BYTES, SEND_S
+from fairq.server.engine.net.admission import MAX_HANDSHAKES
 from fairq.server.web.http import bounds
 from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease, ReadBatchResults
 from fairq.server.web.http.problems import STATUS
 from fairq.server.web.http.routes import ROWS
-from fairq.transport import PIECE_BYTES, SEND_S
 from fairq.wire import messages as wire
 from fairq.wire.verbs import VERBS
 from tests.test_documents import table_after

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from fairq.model.tasks import Lease, Settlement
-from fairq.server.dispatch.worker_account import OVER_S
-from fairq.server.net.auth import Identity
+from fairq.server.engine.dispatch.worker_account import OVER_S
+from fairq.server.engine.net.auth import Identity
 from fairq.server.run import Served
 from fairq.server.settings import Settings
 from fairq.server.web.http.bounds import CALLER_S

@@ -1,0 +1,63 @@
+"""Structured concurrency helpers that trio leaves to its users."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import trio
+
+from fairq.io.exception_groups import ungrouped
+from fairq.io.taskless import in_task
+
+
+@asynccontextmanager
+async def open_plain_nursery() -> AsyncIterator[trio.Nursery]:
+    """Open a nursery out of which a single exception comes as it is, not in a group."""
+    with ungrouped():
+        async with trio.open_nursery() as nursery:
+            yield nursery
+
+
+@asynccontextmanager
+async def background(*services: Callable[[], Awaitable[object]]) -> AsyncIterator[trio.Nursery]:
+    """Run services until the block is left."""
+    async with open_plain_nursery() as nursery:
+        for service in services:
+            nursery.start_soon(service)
+        try:
+            yield nursery
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+async def end_process(process: trio.Process, seconds: float) -> None:
+    """Stop a process, also while this task is cancelled; kill it if it takes longer."""
+    with trio.CancelScope(shield=True):
+        with suppress(ProcessLookupError):
+            process.terminate()
+        with trio.move_on_after(seconds):
+            await process.wait()
+            return
+        process.kill()
+        await process.wait()
+
+
+async def run_all(*jobs: Callable[[], Awaitable[object]], stops_at_failure: bool = False) -> None:
+    """Run jobs side by side; a failure keeps none of the others from its end, or stops all. Raises: the first one."""
+    await in_task()
+    failed: list[Exception] = []
+
+    async def run(job: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await job()
+        except Exception as error:
+            failed.append(error)
+            if stops_at_failure:
+                nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for job in jobs:
+            nursery.start_soon(run, job)
+    if failed:
+        raise failed[0]

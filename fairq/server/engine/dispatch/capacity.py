@@ -1,0 +1,214 @@
+"""Finds workers of a queue with room, without looking at all of them: thousands may be attached, idle or full.
+
+Workers that may have room stand in a line. The line is read from its front until there is enough room. A worker that
+gets tasks moves to the end. A worker without room leaves the line when it is read, and returns when its credit changes.
+
+Workers with the same queues have a line of their own, a *pool*. A queue that shares a pool with others gets of its free
+slots what the account of the queues (queue_accounts.py) gives it; slots of workers that serve it alone come first.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from math import inf
+from operator import itemgetter
+from typing import Protocol
+
+from attrs import define, field
+
+from fairq.io.turns import turn_time
+from fairq.model.tasks import Lease
+from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
+from fairq.server.engine.dispatch.worker_account import WorkerAccount
+
+_ENOUGH = 150  # free slots for each queue that waits: no claim takes more
+_room_of = itemgetter(1)
+
+
+class Worker(Protocol):
+    """An attached worker, as dispatching sees it."""
+
+    account: WorkerAccount
+    name: str
+    tracks_leases: bool  # on its account: what it holds is known, so that a task can run alone
+
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
+        """Give leased tasks to the worker; they were claimed at this time or later."""
+
+    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
+        """Tell the worker that these tasks were cancelled; id -> lease number."""
+
+
+@define(eq=False)
+class Capacity:
+    """Workers with the same queues, and their credit."""
+
+    workers: dict[Worker, int] = field(factory=dict, init=False)  # -> its credit when it last changed
+    offered: int = field(default=0, init=False)  # all credit
+    _line: dict[Worker, None] = field(factory=dict, init=False)
+
+    def join(self, worker: Worker) -> None:
+        """Add a worker that was attached."""
+        self.workers[worker] = 0
+        self.changed(worker)
+
+    def leave(self, worker: Worker) -> None:
+        """Remove a worker that is no longer attached."""
+        self.offered -= self.workers.pop(worker, 0)
+        self._line.pop(worker, None)
+
+    def changed(self, worker: Worker) -> None:
+        """Note that a worker's credit or room has changed."""
+        if worker in self.workers:
+            self.offered += worker.account.credit - self.workers[worker]
+            self.workers[worker] = worker.account.credit
+            self._line[worker] = None
+
+    def free(self, enough: int) -> int:
+        """Count the free places, up to about `enough`."""
+        return sum([room for _, room in self._with_room(enough, enough)])
+
+    def share(self, tasks: int) -> dict[Worker, int]:
+        """Divide `tasks` among workers, as evenly as their room allows; those with a share move to the line's end."""
+        line, left = sorted(self._with_room(tasks), key=_room_of), tasks
+        shares: dict[Worker, int] = {}
+        for n, (worker, room) in enumerate(line):  # who has least room first: the others take what it cannot
+            shares[worker] = share = min(room, -(-left // (len(line) - n)))
+            left -= share
+        for worker in shares:
+            self._line[worker] = self._line.pop(worker)
+        return shares
+
+    def find_idle(self) -> Worker | None:
+        """Find a worker that holds nothing, and may be given tasks."""
+        idle = (each for each in self._line if not each.account.busy and each.account.free and each.tracks_leases)
+        return next(idle, None)
+
+    def _with_room(self, workers: int, places: float = inf) -> list[tuple[Worker, int]]:
+        """Find so many workers of the line with room, or fewer with so many places; those that are full leave it."""
+        found: list[tuple[Worker, int]] = []
+        full: list[Worker] = []
+        for worker in self._line:
+            if room := worker.account.free:
+                found.append((worker, room))
+                places -= room
+                if places <= 0 or len(found) >= workers:
+                    break
+            else:
+                full.append(worker)
+        for worker in full:
+            del self._line[worker]
+        return found
+
+
+@define(eq=False)
+class Pool(Capacity):
+    """A pool of several queues, in the order of their names."""
+
+    queues: tuple[str, ...]
+    accounts: QueueAccounts
+    on_change: dict[str, Callable[[], None]] = field(factory=dict, init=False)  # queue -> look at the free slots again
+    _parts: dict[str, int] = field(factory=dict, init=False)  # of the free slots, by queue
+    _parts_of: tuple[float, int] = field(default=(-1.0, 0), init=False)  # when, and after how many changes
+
+    def part(self, queue: str) -> int:
+        """Return how many of the free slots a queue may use now."""
+        now = turn_time()
+        if self._parts_of != (now, self.accounts.changes):
+            waiting = self.accounts.waiting(self.queues)
+            free = self.free(_ENOUGH * len(waiting)) if waiting else 0
+            self._parts = self.accounts.divide(free, self.offered, waiting, now) if free else {}
+            self._parts_of = now, self.accounts.changes
+        return self._parts.get(queue, 0)
+
+    def changed(self, worker: Worker) -> None:
+        """Note that a worker's credit or room has changed."""
+        credit = self.workers.get(worker, 0)
+        super().changed(worker)
+        self._parts_of = (-1.0, 0)
+        if self.workers.get(worker, 0) < credit:
+            self.accounts.shrink(self.queues, turn_time())
+
+    def leave(self, worker: Worker) -> None:
+        """Remove a worker that is no longer attached."""
+        super().leave(worker)
+        self.accounts.shrink(self.queues, turn_time())
+
+    def wake(self) -> None:
+        """Have all queues look at the free slots again."""
+        for look in self.on_change.values():
+            look()
+
+
+@define(eq=False)
+class QueueCapacity:
+    """The room that one queue has at its workers: those that serve it alone, and its part of each shared pool."""
+
+    queue: str = ""
+    accounts: QueueAccounts = field(factory=QueueAccounts)
+    own: Capacity = field(factory=Capacity, init=False)
+    shared: list[Pool] = field(factory=list, init=False)
+
+    @property
+    def workers(self) -> MutableMapping[Worker, int]:
+        """Return all workers, each with its credit."""
+        if not self.shared:
+            return self.own.workers
+        maps = [pool.workers for pool in (self.own, *self.shared) if pool.workers]
+        return maps[0] if len(maps) == 1 else ChainMap(*maps)
+
+    @property
+    def offered(self) -> int:
+        """Return all credit, whichever queue uses it."""
+        return self.own.offered + sum(pool.offered for pool in self.shared) if self.shared else self.own.offered
+
+    def free(self, enough: int) -> int:
+        """Count the places that the queue may use, up to about `enough`."""
+        free = self.own.free(enough)
+        for pool in self.shared:
+            if free < enough:
+                free += pool.part(self.queue)
+        return free
+
+    def reserve(self, tasks: int) -> dict[Worker, int]:
+        """Reserve places for up to `tasks` tasks, so that no other queue uses them; returns how many of each worker."""
+        shares = self.own.share(tasks)
+        for worker, share in shares.items():
+            worker.account.reserved += share
+        return self._reserve_shared(tasks, shares) if self.shared else shares
+
+    def _reserve_shared(self, tasks: int, shares: dict[Worker, int]) -> dict[Worker, int]:
+        """Add to shares of the queue's own workers those of shared ones, up to `tasks` in all."""
+        reserved = 0
+        for pool in self.shared:
+            some = pool.share(min(tasks - sum(shares.values()), pool.part(self.queue)))
+            for worker, share in some.items():
+                worker.account.reserved += share
+            reserved += sum(some.values())
+            self.accounts.reserve(self.queue, reserved, turn_time())
+            shares |= some
+        return shares
+
+    def changed(self, worker: Worker) -> None:
+        """Note that a worker's room has changed."""
+        for pool in (self.own, *self.shared):
+            pool.changed(worker)
+
+    def find_idle(self) -> Worker | None:
+        """Find a worker that holds nothing, and may be given tasks."""
+        return next((idle for pool in (self.own, *self.shared) if (idle := pool.find_idle())), None)
+
+    def freed(self, shares: Mapping[Worker, int]) -> None:
+        """Note that places are reserved no longer, and offer those that are free to all queues of their workers."""
+        for worker in shares:
+            if worker.account.free:
+                self.changed(worker)
+        if self.shared:
+            self.accounts.reserve(self.queue, 0, turn_time())
+            self.wake()
+
+    def wake(self) -> None:
+        """Have all queues that share workers with this one look at the free slots again."""
+        for pool in self.shared:
+            pool.wake()

@@ -1,0 +1,177 @@
+"""Tasks that run alone in their worker's process: the next lost lease would be their last (lua/tasks/lost_leases.lua).
+
+A claim says which tasks these are. One waits at this server until the worker that it was given to holds nothing; then
+it is pushed, and until it is settled nothing is pushed beside it. So a worker need not know of this, and one
+that held one lease when its process died ran that task alone.
+
+While tasks wait for a worker it gets no others, and the server renews their leases. A renewal is the last thing before
+the push: a task that was cancelled, or whose lease is over, does not begin.
+
+| a task that waits | when | becomes |
+|---|---|---|
+| is first in line | its worker holds nothing, and a renewal says `ok` | pushed |
+| has to wait on | another worker holds nothing | first in line there |
+| is late or cancelled, or its worker takes no more | a renewal shows it | given back, without an attempt |
+| has lost its lease | a renewal shows it | dropped |
+| has lost its worker | the connection ends | given back (fairq/server/engine/leases.py) |
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import FairqError
+from fairq.model.tasks import Lease, Outcome, Settlement, leased_at_ms
+
+if TYPE_CHECKING:
+    from fairq.server.engine.dispatch.capacity import Worker
+    from fairq.store.store import Store
+
+log = structlog.get_logger("fairq.server")
+
+_RENEWALS_PER_LEASE = 3
+_RETRY_S = 1.0  # at most, while the store is away
+
+
+@define(eq=False)
+class Line:
+    """The tasks that wait to run alone at one worker, in order; and the one that does, once it was pushed."""
+
+    waiting: deque[Waiting] = field(factory=deque, init=False)
+    alone: tuple[str, str] | None = field(default=None, init=False)  # queue and id
+
+    def wake_first(self) -> None:
+        """Have the first one look whether it may begin."""
+        if self.waiting:
+            self.waiting[0].wake()
+
+    def renew(self, queue: str, id: str) -> bool:
+        """Renew the lease of a task that waits here, which tells what became of it; returns whether there is one."""
+        found = [each for each in self.waiting if (each.queue, each.lease.id) == (queue, id)]
+        for each in found:
+            each.renew_at = 0.0
+            each.wake()
+        return bool(found)
+
+    def drop_all(self) -> dict[str, list[tuple[str, int, int]]]:
+        """Remove all that wait; returns their leases by queue: id, number, times taken over."""
+        by_queue: dict[str, list[tuple[str, int, int]]] = {}
+        while self.waiting:
+            each = self.waiting.popleft()
+            by_queue.setdefault(each.queue, []).append((each.lease.id, each.lease.lease, 0))
+            each.wake()
+        return by_queue
+
+
+@define(eq=False)
+class Waiting:
+    """A leased task that waits to run alone at a worker.
+
+    `store_now_ms()` returns the store's time, `find_idle()` a worker that holds nothing. `freed(worker)` is called when
+    one may be given other tasks again.
+    """
+
+    store: Store
+    worker: Worker
+    queue: str
+    lease: Lease
+    lease_ms: int
+    run_timeout_ms: int
+    store_now_ms: Callable[[], int]
+    find_idle: Callable[[], Worker | None]
+    freed: Callable[[Worker], None]
+    renew_at: float = field(default=0.0, init=False)
+    _woken: trio.Event = field(factory=trio.Event, init=False)
+
+    def wake(self) -> None:
+        """Have it look again what it is to do."""
+        self._woken.set()
+
+    @property
+    def _is_over(self) -> bool:
+        return self not in self.worker.account.line.waiting
+
+    @property
+    def _is_next(self) -> bool:
+        account = self.worker.account
+        return account.line.waiting[0] is self and not account.held
+
+    async def run(self) -> None:
+        """Keep the lease until its task can run alone, then push it; or give it back."""
+        every_s = self.lease_ms / 1000 / _RENEWALS_PER_LEASE
+        self.renew_at = trio.current_time() + every_s
+        while not self._is_over:
+            if trio.current_time() < self.renew_at and not (self._is_next or self.find_idle()):
+                with trio.move_on_at(self.renew_at):
+                    await self._woken.wait()
+                self._woken = trio.Event()
+                continue
+            sent_at = trio.current_time()
+            try:
+                outcome = await self._renew()
+            except FairqError as error:
+                log.warning("cannot renew a lease that waits", queue=self.queue, error=error.message)
+                await trio.sleep(min(_RETRY_S, every_s))
+                continue
+            self.renew_at = trio.current_time() + every_s
+            await self._go_on(outcome, sent_at)
+
+    async def _renew(self) -> Outcome:
+        (outcome,) = await self.store.settle(self.queue, [Settlement("extend", self.lease.id, self.lease.lease)])
+        return outcome
+
+    async def _go_on(self, outcome: Outcome, renewed_at: float) -> None:
+        """Do what the outcome of a renewal allows, which was sent at that time."""
+        if self._is_over:
+            return
+        if outcome != "ok" or not self._can_run:
+            await self._leave(is_open=outcome in ("ok", "cancelled"))
+            return
+        if not self._is_next and (idle := self.find_idle()):
+            self._move(idle)
+        if self._is_next:
+            self._push(renewed_at)
+
+    @property
+    def _can_run(self) -> bool:
+        account, expires_at_ms = self.worker.account, self.lease.expires_at_ms
+        is_late = 0 < expires_at_ms <= self.store_now_ms()
+        return not is_late and account.credit > 0 and account.may_take()
+
+    def _push(self, renewed_at: float) -> None:
+        lease, line = self.lease, self.worker.account.line
+        line.waiting.popleft()
+        line.alone = self.queue, lease.id
+        if lease.expires_at_ms:  # a worker counts the time that is left from the renewal, as if the lease began then
+            waited_ms = max(0, self.store_now_ms() - leased_at_ms(lease.lease))
+            lease = lease._replace(expires_at_ms=max(1, lease.expires_at_ms - waited_ms))
+        log.info("a task runs alone", worker=self.worker.name, queue=self.queue, task=lease.id, attempt=lease.attempt)
+        self.worker.push(self.queue, self.lease_ms, [lease], self.run_timeout_ms, renewed_at)
+
+    def _move(self, worker: Worker) -> None:
+        """Wait at another worker."""
+        self._leave_line()
+        self.worker = worker
+        worker.account.line.waiting.append(self)
+
+    def _leave_line(self) -> None:
+        line = self.worker.account.line
+        line.waiting.remove(self)
+        line.wake_first()
+        self.freed(self.worker)
+
+    async def _leave(self, *, is_open: bool) -> None:
+        """Wait no more; an open lease is given back."""
+        self._leave_line()
+        if not is_open:
+            return
+        try:
+            await self.store.give_back(self.queue, [(self.lease.id, self.lease.lease, 0)], "release")
+        except FairqError as error:
+            log.warning("cannot give a lease back", queue=self.queue, error=error.message)

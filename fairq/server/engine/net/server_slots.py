@@ -1,0 +1,110 @@
+"""The workers of other servers and their slots for each queue, as those servers have told some seconds ago."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import trio
+from attrs import define, field
+
+from fairq.server.engine.net.silent_workers import Silence
+
+_FORGET_S = 60.0  # after which the slots of a server that has sent nothing are forgotten
+
+
+class Group(NamedTuple):
+    """The workers of one server that have the same queues: how many, and their slots together."""
+
+    queues: Sequence[str]
+    workers: int
+    slots: int
+
+
+@define(eq=False)
+class Offer:
+    """The workers of a queue, at all servers; how many slots they share with other queues, and all these queues."""
+
+    workers: int = 0
+    shared: int = 0
+    shared_by: set[str] = field(factory=set)
+
+
+def offers_of(groups: Iterable[Group]) -> dict[str, Offer]:
+    """Return what groups of workers offer to each of their queues."""
+    found: dict[str, Offer] = {}
+    for queues, workers, slots in groups:
+        for queue in queues:
+            offer = found.setdefault(queue, Offer())
+            offer.workers += workers
+            if len(queues) > 1:
+                offer.shared += slots
+                offer.shared_by.update(queues)
+    return found
+
+
+class _Told(NamedTuple):
+    """What a server has told, and when."""
+
+    at: float
+    slots: dict[str, list[float]]
+    groups: Sequence[Group]
+    silent: Sequence[Silence]
+
+
+@define(eq=False)
+class ServerSlots:
+    """Slots by server and queue: whole, and divided among each worker's queues (those of draining workers left out)."""
+
+    _told: dict[str, _Told] = field(factory=dict, init=False)
+
+    def hear(self, server: str, slots: dict[str, list[float]], more: Mapping[str, Any]) -> bool:
+        """Note the slots of a server, whole and divided, by queue, and its `groups` and `silent` workers.
+
+        Returns whether it was unknown.
+        """
+        now = trio.current_time()
+        self._told = {name: each for name, each in self._told.items() if each.at > now - _FORGET_S}
+        is_new = server not in self._told
+        groups, silent = more.get("groups", ()), more.get("silent", ())
+        self._told[server] = _Told(now, slots, [Group(*each) for each in groups], [Silence(*each) for each in silent])
+        return is_new
+
+    def silent(self) -> Iterator[tuple[str, Silence]]:
+        """Yield the silent workers of all other servers, each with its server."""
+        for server, told in self._recent().items():
+            yield from ((server, each) for each in told.silent)
+
+    def groups(self) -> Iterator[Group]:
+        """Yield the groups of workers of all other servers."""
+        for told in self._recent().values():
+            yield from told.groups
+
+    def whole(self, queue: str) -> int:
+        """Count the slots of all other servers for a queue."""
+        return int(sum(whole for whole, _ in self._of(queue).values()))
+
+    def divided(self, queue: str) -> float:
+        """Count them divided, without those of draining workers."""
+        return sum(divided for _, divided in self._of(queue).values())
+
+    def queues(self) -> set[str]:
+        """Name the queues that workers of other servers take tasks of."""
+        return {queue for told in self._recent().values() for queue, (_, has) in told.slots.items() if has}
+
+    def choose(self, queue: str, slots: int) -> str:
+        """Choose a server whose workers have this many slots for a queue, busy or free; empty if none is known."""
+        able = {name: whole for name, (whole, _) in self._of(queue).items() if whole >= max(1, slots)}
+        return random.choices(list(able), list(able.values()))[0] if able else ""
+
+    def _of(self, queue: str) -> dict[str, list[float]]:
+        """Return the slots for a queue, whole and divided, by server."""
+        if not self._told:  # asked for each claim
+            return {}
+        return {name: told.slots[queue] for name, told in self._recent().items() if queue in told.slots}
+
+    def _recent(self) -> dict[str, _Told]:
+        """Return what each server has told that is not to be forgotten."""
+        since = trio.current_time() - _FORGET_S
+        return {name: told for name, told in self._told.items() if told.at > since}

@@ -1,0 +1,84 @@
+"""The verb that waits for the ends of tasks. Its answer comes in parts: `ended` frames, and the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+import trio
+from attrs import define, field
+
+from fairq.errors import Draining
+from fairq.model.tasks import NO_ROOM, TaskState
+from fairq.server.engine.app import App
+from fairq.server.engine.net.connection import Connection
+from fairq.server.engine.verbs.request_scope import Body, full_ids
+from fairq.store import keys
+from fairq.wire import messages as wire
+
+_ENDS = ("done", "dead", "cancelled", "unknown")
+
+
+async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) -> Body:
+    """Report the ends of tasks as they happen, until all have ended or the time is up."""
+    queue, ids = request.queue, full_ids(connection, request.ids)
+    deadline = trio.current_time() + request.timeout_ms / 1000
+    answer = _Answer(app, connection, queue, request.ref, dict(zip(ids, request.ids, strict=True)))
+    if not request.timeout_ms:
+        await answer.look(ids)
+        return {"tasks": answer.rows}
+    long_polls = await app.queues.long_polls_of(queue, connection.identity.account)
+    with connection.waiting(ids) as release, long_polls.watch([keys.END + id for id in ids]) as watch:
+        while True:
+            release(await answer.look(ids))
+            if not answer.waited_for or (trio.current_time() >= deadline and not app.is_draining):
+                return {"tasks": answer.rows}
+            answer.tell()
+            if app.is_draining:
+                raise Draining("the server is stopping; connect again")
+            heard = await watch.listen(deadline)
+            ids = [id for id in answer.waited_for if keys.END + id in heard]
+
+
+@define(eq=False)
+class _Answer:
+    """The answer to one request: whose ends are still to come, and what the next frame will report."""
+
+    app: App
+    connection: Connection
+    queue: str
+    ref: int
+    waited_for: dict[str, str]  # full id -> the id as requested
+    rows: list[Body] = field(factory=list)
+
+    async def look(self, ids: Sequence[str]) -> list[str]:
+        """Read which of these tasks have ended; returns them. A frame is sent for each page but the last."""
+        if not ids:
+            return []
+        at = 0
+        async with self.connection.long_answer():  # one message may wake many requests, and results may be long
+            states = await self.app.store.tasks(self.queue, ids)
+            while at < len(ids):
+                self.tell()
+                await self.connection.room()
+                results = await self.app.store.results(self.queue, ids[at:])
+                for id, state, result in zip(ids[at:], states[at:], results, strict=False):
+                    if result is not None or state.state in _ENDS:
+                        self.rows.append(_end_of(self.waited_for.pop(id), state, result))
+                at += len(results)
+        return [id for id in ids if id not in self.waited_for]
+
+    def tell(self) -> None:
+        """Send the ends read so far, if any."""
+        if self.rows:
+            self.connection.session.tell_ended(self.ref, self.rows)
+            self.connection.wake_writer()
+            self.rows = []
+
+
+def _end_of(id: str, state: TaskState, result: bytes | None) -> Body:
+    row: Body = {"id": id, "state": state.state, "reason": state.reason, "error": state.error}
+    row = {name: value for name, value in row.items() if value}
+    if result is not None:  # results are kept longer than task states
+        row |= {"state": "done"} | ({"result": orjson.Fragment(result)} if result else {"reason": NO_ROOM})
+    return row
