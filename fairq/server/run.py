@@ -90,7 +90,11 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
     async with (
         _store_url(settings) as url,
         open_store(
-            url, connect_timeout=settings.store_timeout, on_message=on_message, queue_quota=settings.queue_quota
+            url,
+            connect_timeout=settings.store_timeout,
+            on_message=on_message,
+            queue_quota=settings.queue_quota,
+            wait_replicas=settings.wait_replicas,
         ) as store,
         background() as nursery,
     ):

@@ -27,6 +27,7 @@ _RANGES = (
     ("store_timeout", 0.001, 3_600, "over 0 and at most 3600 seconds"),
     ("grace", 0, 86_400, "0 to 86400 seconds"),
     ("reconnect_grace", 0, 60, "0 to 60 seconds"),
+    ("wait_replicas", 0, 100, "0 to 100"),
     ("processes", 1, 256, "1 to 256"),
     *(
         (name, 1, math.inf, "at least 1")
@@ -84,6 +85,9 @@ class Settings:
         "always"
     )
     store_timeout: Annotated[float, "seconds to wait for the store at start"] = 30.0
+    wait_replicas: Annotated[
+        int, "acknowledge a task when so many replicas of the store have it (0: when the primary has it)"
+    ] = 0
     repair: Annotated[bool, "repair all queues before serving, as after an unclean shutdown"] = False
     grace: Annotated[float, "seconds that workers get to finish their tasks when the server stops"] = 30.0
     reconnect_grace: Annotated[float, "seconds to keep a worker's tasks for it when its connection broke"] = 0.5
@@ -131,6 +135,7 @@ class Settings:
                 "metrics_port",
                 "must leave a port for each process: they are numbered from it on",
             ),
+            (self.store is not None or not self.wait_replicas, "wait_replicas", "needs a store with replicas"),
             (self.fsync in ("always", "everysec"), "fsync", "must be always or everysec"),
             (self.log_level in _LEVELS, "log_level", f"must be one of {', '.join(_LEVELS)}"),
             ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "must be set together with tls_cert"),

@@ -20,6 +20,7 @@ from fairq.store.connection import Connection, Subscription
 from fairq.store.counts import Counts
 from fairq.store.migrations import check_data_version
 from fairq.store.registry import Registry
+from fairq.store.replicas import Replicas
 from fairq.store.tokens import Tokens
 from fairq.store.workers import Workers
 
@@ -57,6 +58,7 @@ class Calls:
     audit: Audit = field(init=False)
     tokens: Tokens = field(init=False)
     workers: Workers = field(init=False)
+    replicas: Replicas | None = field(default=None, init=False)  # that must have what is put into a queue
     _unfit: SettingsError | None = field(default=None, init=False)  # why the data is not ours any more
     _is_unfit: trio.Event = field(factory=trio.Event, init=False)
 
@@ -110,8 +112,18 @@ class Calls:
     ) -> Any:
         """Call a verb that puts something into a queue; make the queue if it does not exist, for `maker` (a tenant).
 
-        `at_once`: more arguments if the queue is known to exist, so that the call is sent before this yields.
+        `at_once`: more arguments if the call is sent before this yields. Returns when `replicas` have it.
         """
+        if self.replicas is None:
+            return await self._put_here(verb, queue, args, maker, at_once)
+        return await self.replicas.having(
+            keys.queue_prefix(queue),
+            lambda is_at_once: self._put_here(verb, queue, args, maker, at_once if is_at_once else ()),
+        )
+
+    async def _put_here(
+        self, verb: str, queue: str, args: Sequence[str | bytes | int | float], maker: str, at_once: Sequence[str]
+    ) -> Any:
         if queue not in self.registry.known:
             at_once = ()
             await self.registry.make(queue, maker)

@@ -66,6 +66,7 @@ class Connection:
     address: Address
     timeout: float = 5.0
     is_connected: bool = False
+    connects: int = 0  # how often it has connected
     trouble: str = ""  # why the last attempt to connect failed
     fatal: FairqError | None = None  # why the store refuses us; a retry will not help
     _told: str = field(default="", init=False)  # what the log says of the outage that goes on
@@ -174,6 +175,7 @@ class Connection:
 
     async def _serve(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
         self.is_connected, self.fatal, self._stream = True, None, stream
+        self.connects += 1
         self._changed.unpark_all()
         (log.info if self._told else log.debug)("store connected", store=self.address.shown)
         self._told = ""

@@ -139,7 +139,7 @@ def _replicas(info: Mapping[str, str], config: Mapping[str, str] | None) -> list
         return [Finding("warning", "replicas", told, remedy)]
     if count > 1 and not least and config is not None:
         told = f"{has} and min-replicas-to-write is 0: cut off from them it takes tasks that a failover loses"
-        remedy = "CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag 10, on every node"
+        remedy = "serve with --wait-replicas 1, or CONFIG SET min-replicas-to-write 1 on every node"
         return [Finding("warning", "replicas", told, remedy)]
     return [Finding("ok", "replicas", has)]
 

@@ -17,6 +17,7 @@ from fairq.store.connection import Connection, Subscription
 from fairq.store.dial import read_info
 from fairq.store.durability import Finding, risks
 from fairq.store.migrations import check_data_version
+from fairq.store.replicas import Replicas
 from fairq.store.store import Store
 from fairq.store.topology import is_cluster
 
@@ -83,11 +84,13 @@ async def open_store(
     connect_timeout: float = 30.0,
     on_message: Callable[[str, str], None] = lambda _channel, _message: None,
     queue_quota: int | None = None,
+    wait_replicas: int = 0,
     is_checked: bool = True,
 ) -> AsyncIterator[Store]:
     """Connect to the store at a URL and keep connected while the context lasts.
 
-    `queue_quota`: how many queues a tenant may make (None: any number). `is_checked`: False for those who look at, or
+    `queue_quota`: how many queues a tenant may make (None: any number). `wait_replicas`: how many must have what is put
+    into a queue, before that is acknowledged (replicas.py). `is_checked`: False for those who look at, or
     write, a store whose data may be of any version.
 
     Raises: SettingsError if the URL is invalid, the store does not answer within `connect_timeout` seconds, its user
@@ -98,17 +101,23 @@ async def open_store(
     try:
         store = await _make_store(url, on_message, connect_timeout)
         store.registry.quota = queue_quota
+        store.replicas = Replicas(store.connection, wait_replicas) if wait_replicas else None
     except StoreRefused as error:
         raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
     except Unavailable as error:
         raise SettingsError(f"{away}: {error.message}", field="store") from None
-    async with background(store.connection.run, store.subscription.run, store.watch_data):
+    services = [store.connection.run, store.subscription.run, store.watch_data]
+    if store.replicas:
+        services.append(store.replicas.run)
+    async with background(*services):
         with trio.move_on_at(deadline) as waiting:
             try:
                 await store.connection.wait_connected()
                 if is_checked:
                     await check_data_version(store.connection.call)
                     await check_permissions(store)
+                if store.replicas:
+                    await store.replicas.check()
             except StoreRefused as error:
                 raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
         if waiting.cancelled_caught:

@@ -71,7 +71,11 @@ class Store(TaskCalls, QueueCalls):
 
         `cancel`: its tasks are cancelled (the ticker continues what exceeds one call).
         """
-        previous: bytes = await self._call("close_batch", queue, id, "cancel" if cancel else "")
+        args = ("close_batch", queue, id, "cancel" if cancel else "")
+        if self.replicas is None:
+            previous: bytes = await self._call(*args)
+        else:
+            previous = await self.replicas.having(keys.queue_prefix(queue), lambda _: self._call(*args))
         return previous.decode()
 
     async def batches(self, queue: str, ids: Sequence[str]) -> list[BatchState | None]:

@@ -49,6 +49,7 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path) -> None:
         "store_timeout": ("2.5", 2.5),
         "grace": ("2", 2.0),
         "reconnect_grace": ("1.5", 1.5),
+        "wait_replicas": ("2", 2),
         "repair": ("true", True),
         "dev": ("yes", True),
         "unsafe_store": ("true", True),
@@ -69,7 +70,7 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path) -> None:
     }
     assert given.keys() == {field.name for field in attrs.fields(Settings)}
     for setting, (text, value) in given.items():
-        pair = {"tls_cert": "tls_key", "tls_key": "tls_cert"}.get(setting)
+        pair = {"tls_cert": "tls_key", "tls_key": "tls_cert", "wait_replicas": "store"}.get(setting)
         others = {pair: "/other"} if pair else {}
         by_flag = load_settings(None, {}, {setting: text, **others})
         by_environment = load_settings(None, {f"FAIRQ_{setting.upper()}": text}, others)

@@ -1,0 +1,141 @@
+"""What is put into a queue is acknowledged when replicas have it: real primaries, replicas, sentinels and a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import trio
+
+from fairq.errors import OutcomeUnknown, SettingsError
+from fairq.io.scopes import run_all
+from fairq.model.tasks import NewTask
+from fairq.store import keys, sentinel
+from fairq.store import replicas as module
+from fairq.store.opening import open_store
+from fairq.store.store import Store
+from tests import clusters, stores
+from tests.sentinels import StartSentinel, start_sentinel, url_of
+
+from .waiting import wait_until
+
+__all__ = ["start_sentinel"]
+
+StartStore = Callable[..., stores.LocalServer]
+REPLICATION = {"repl-diskless-sync-delay": "0"}
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where replicas lack, nothing waits for long."""
+    monkeypatch.setattr(module, "WAIT_MS", 200)
+
+
+async def follow(start_store: StartStore, primary: stores.LocalServer) -> stores.LocalServer:
+    """Start a replica; it is up to date on return."""
+    replica = start_store({**REPLICATION, "replicaof": f"{stores.HOST} {primary.port}"})
+    with stores.connect(stores.of_owner(replica.url)) as client:
+        await wait_until(lambda: client.info("replication")["master_link_status"] == "up")
+    return replica
+
+
+def stored(store: stores.LocalServer) -> int:
+    """How many tasks of the queue a store has."""
+    with stores.connect(stores.of_owner(store.url)) as client:
+        return int(client.hlen(f"{keys.queue_prefix('emails')}:tasks"))
+
+
+async def put(store: Store, *ids: str, queue: str = "emails") -> list[str]:
+    return await store.enqueue(queue, "ada", [NewTask(id, b"1") for id in ids])
+
+
+def waits(store: stores.LocalServer) -> int:
+    """How many WAITs a store has carried out."""
+    with stores.connect(stores.of_owner(store.url)) as client:
+        return int(client.info("commandstats").get("cmdstat_wait", {"calls": 0})["calls"])
+
+
+async def test_a_task_is_acknowledged_when_a_replica_has_it_also_if_it_was_stored_before(
+    start_store: StartStore,
+) -> None:
+    with trio.fail_after(60):
+        primary = start_store(REPLICATION)
+        async with open_store(primary.url, wait_replicas=1) as store:
+            for _ in range(2):
+                with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+                    await put(store, "ada/a")
+            assert [state and state.id for state in await store.tasks("emails", ["ada/a"])] == ["ada/a"]
+            replica = await follow(start_store, primary)
+            assert [outcome.partition("\n")[0] for outcome in await put(store, "ada/a")] == ["duplicate"]
+            assert await put(store, "ada/b") == ["ok"]
+            assert stored(replica) == 2
+            assert await store.open_batch("emails", "ada", "ada/batch", 0, [b"", b"", b""])
+            replica.kill()
+            with pytest.raises(OutcomeUnknown):
+                await store.close_batch("emails", "ada/batch")
+
+
+async def test_calls_that_came_together_share_a_wait(start_store: StartStore) -> None:
+    with trio.fail_after(60):
+        primary = start_store(REPLICATION)
+        await follow(start_store, primary)
+        async with open_store(primary.url, wait_replicas=1) as store:
+            await put(store, "ada/first")
+            before = waits(primary)
+            await run_all(*(partial(put, store, f"ada/{n}", queue=f"q{n % 7}") for n in range(100)))
+            assert waits(primary) - before <= 10  # the queues are new, and each is made by itself
+
+
+async def test_a_primary_that_was_replaced_meanwhile_confirms_nothing(
+    start_store: StartStore, start_sentinel: StartSentinel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sentinel, "LOOK_S", 3600.0)  # the server does not hear of it
+    with trio.fail_after(60):
+        old, new = start_store(REPLICATION), start_store(REPLICATION)
+        await follow(start_store, old)
+        await follow(start_store, new)
+        watching = start_sentinel(old.port)
+        async with open_store(url_of([watching]), wait_replicas=1, connect_timeout=30) as store:
+            watching.watch(new.port)
+            with pytest.raises(OutcomeUnknown, match="the primary was replaced"):
+                await put(store, "ada/a")
+            assert stored(old) == 1
+
+
+async def test_a_connection_without_calls_is_closed_and_made_again(
+    start_store: StartStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.05)
+    with trio.fail_after(60):
+        primary = start_store(REPLICATION)
+        await follow(start_store, primary)
+        async with open_store(primary.url, wait_replicas=1) as store:
+            await put(store, "ada/a")
+            assert store.replicas
+            open_ones = store.replicas._open
+            await wait_until(lambda: not open_ones)
+            assert await put(store, "ada/b") == ["ok"]
+
+
+async def test_each_primary_of_a_cluster_confirms_its_own_queues(
+    start_cluster: Callable[..., clusters.Cluster],
+) -> None:
+    with trio.fail_after(90):
+        cluster = start_cluster(2)
+        first, second = cluster.nodes
+        cluster.add_replica(first)
+        queues = {cluster.owner(f"fq:{{{name}/0}}").server.port: name for name in map("q{}".format, range(20))}
+        async with open_store(cluster.url, wait_replicas=1) as store:
+            assert await put(store, "ada/a", queue=queues[first.server.port]) == ["ok"]
+            with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+                await put(store, "ada/a", queue=queues[second.server.port])
+
+
+async def test_a_user_who_may_not_wait_is_refused_at_the_start(start_store: StartStore) -> None:
+    primary = start_store()
+    with stores.connect(stores.of_owner(primary.url)) as client:
+        client.execute_command("ACL", "SETUSER", "fairq", "-wait")
+    with trio.fail_after(30), pytest.raises(SettingsError, match="wait"):
+        async with open_store(primary.url, wait_replicas=1):
+            pass
