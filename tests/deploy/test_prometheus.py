@@ -29,22 +29,22 @@ RULES = [DEPLOY / "prometheus" / name for name in ("rules.yml", "alerts.yml")]
 # What each alert needs to fire: series, and their values at each minute.
 READY = {'fairq_ready{instance="a"}': "1x60"}
 QUEUE = 'queue="q",instance="a"'
+OPEN = {f"fairq_queue_paused{{{QUEUE}}}": "0x60", f"fairq_queue_closed{{{QUEUE}}}": "0x60"}
 TENANT = f'tenant="ada",{QUEUE}'
 FIRES: dict[str, dict[str, str]] = {
     "FairqServerDown": {'up{job="fairq",instance="a"}': "0x60"},
     "FairqNoServer": {'fairq_ready{instance="a"}': "0x60"},
     "FairqNotReady": {'fairq_ready{instance="a"}': "0x60", 'fairq_ready{instance="b"}': "1x60"},
     "FairqNoWorkers": {
-        f'fairq_queue_tasks{{state="ready",{QUEUE}}}': "3x60", f"fairq_slots{{{QUEUE}}}": "0x60",
-        f"fairq_queue_paused{{{QUEUE}}}": "0x60",
+        f'fairq_queue_tasks{{state="ready",{QUEUE}}}': "3x60", f"fairq_slots{{{QUEUE}}}": "0x60", **OPEN,
     },
+    "FairqWorkersSilent": {f"fairq_workers_silent{{{QUEUE}}}": "1x60"},
     "FairqTasksWait": {
-        f"fairq_oldest_ready_age_seconds{{{QUEUE}}}": "301+60x60", f"fairq_slots{{{QUEUE}}}": "5x60",
-        f"fairq_queue_paused{{{QUEUE}}}": "0x60",
+        f"fairq_oldest_ready_age_seconds{{{QUEUE}}}": "301+60x60", f"fairq_slots{{{QUEUE}}}": "5x60", **OPEN,
     },
     "FairqUnfair": {
         f"fairq_tenant_share_ratio{{{TENANT}}}": "0.4x60", f"fairq_tenant_ready{{{TENANT}}}": "3x60",
-        f"fairq_tenant_noisy{{{TENANT}}}": "0x60", f"fairq_queue_paused{{{QUEUE}}}": "0x60",
+        f"fairq_tenant_noisy{{{TENANT}}}": "0x60", **OPEN,
     },
     "FairqSlotsBusy": {
         'fairq_worker_credit{instance="a"}': "100x60", 'fairq_worker_leases{instance="a"}': "99x60",
@@ -77,12 +77,20 @@ FIRES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 FLOOD = {"share_ratio": 0.1, "ready": 900, "noisy": 1}
 IDLE = {"share_ratio": 0.1, "ready": 0, "noisy": 0}
+HELD_BACK = {  # tasks wait for hours in queues that are paused or closed, with workers or without
+    f'{name}{{queue="{how}-{slots}",state="ready",instance="a"}}': f"{value}x60"
+    for how in ("paused", "closed")
+    for slots in (0, 5)
+    for name, value in {
+        "fairq_queue_tasks": 30, "fairq_oldest_ready_age_seconds": 40_000, "fairq_slots": slots,
+        "fairq_queue_paused": int(how == "paused"), "fairq_queue_closed": int(how == "closed"),
+    }.items()
+}  # fmt: skip
 WELL = {  # a good day: nothing fires
     'up{job="fairq",instance="a"}': "1x60",
     f'fairq_queue_tasks{{state="ready",{QUEUE}}}': "30x60", f"fairq_slots{{{QUEUE}}}": "10x60",
-    f"fairq_queue_paused{{{QUEUE}}}": "0x60", f"fairq_oldest_ready_age_seconds{{{QUEUE}}}": "20x60",
-    'fairq_queue_tasks{state="ready",queue="paused",instance="a"}': "30x60",
-    'fairq_slots{queue="paused",instance="a"}': "0x60", 'fairq_queue_paused{queue="paused",instance="a"}': "1x60",
+    **OPEN, f"fairq_oldest_ready_age_seconds{{{QUEUE}}}": "20x60",
+    **HELD_BACK, f"fairq_workers_silent{{{QUEUE}}}": "0x60",
     'fairq_worker_credit{instance="a"}': "100x60", 'fairq_worker_leases{instance="a"}': "50x60",
     f"fairq_tasks_dead_total{{{QUEUE}}}": "0+1x60", f"fairq_tasks_done_total{{{QUEUE}}}": "0+1000x60",
     f"fairq_tasks_dispatched_total{{{QUEUE}}}": "0+1000x60", f"fairq_tasks_retried_total{{{QUEUE}}}": "0+40x60",

@@ -11,6 +11,8 @@ from structlog.testing import capture_logs
 from fairq.server.engine.net import worker_registry
 from fairq.server.engine.net.silent_workers import KEEP_S
 from fairq.server.run import Served
+from fairq.server.web.admin.health import Health
+from fairq.server.web.admin.metrics import Metrics
 from fairq.wire.terms import SILENT_S, TIMEOUT_S
 from tests.store.waiting import wait_until
 
@@ -116,6 +118,9 @@ async def test_one_that_timed_out_stays_until_its_name_is_gone_for_good(
         assert ([each["silent_ms"] > 0 for each in found["workers"]], len(found["tasks"])) == ([True], 2)
         (row,) = (await operator.ask("queues", queue="q"))["queues"]
         assert (row["workers"], [each["held"] for each in row["silent"]]) == (0, [2])
+        page = (await Metrics(other.app, Health(other.app)).page()).decode()
+        for line in ('fairq_workers_silent{queue="q"} 1.0', 'fairq_workers{queue="q"} 0.0'):
+            assert line in page
         async with raw(other, WORKER) as again:
             match end:
                 case "it is back":

@@ -208,7 +208,7 @@ async def test_two_that_attach_at_the_same_time_do_not_both_stay(
             nursery.start_soon(attach, old, 1_000)
             nursery.start_soon(attach, young, 2_000)
         assert await old.closed() == SUPERSEDED
-        await wait_until(lambda: served.app.queues.count_workers("q") == 1)
+        await wait_until(lambda: served.app.queues.offers()["q"].workers == 1)
 
 
 OTHERS: list[tuple[dict[str, object], dict[str, object]]] = [
@@ -225,7 +225,7 @@ async def test_others_keep_their_connections(served: Served) -> None:
             await one.attach("q", **first)  # type: ignore[arg-type]
             await two.attach("q", **second)  # type: ignore[arg-type]
             await one.quiet()
-            assert served.app.queues.count_workers("q") == 2, (first, second)
+            assert served.app.queues.offers()["q"].workers == 2, (first, second)
         await wait_until(lambda: not served.app.connections)
 
 

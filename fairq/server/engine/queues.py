@@ -232,10 +232,6 @@ class Queues:
         groups = (Group(queues, len(each.workers), each.offered) for queues, each in here)
         return offers_of(chain(groups, self.elsewhere.groups()))
 
-    def count_workers(self, queue: str) -> int:
-        """Count the workers of a queue that are attached to this server."""
-        return len(self.dispatchers[queue].capacity.workers) if queue in self.dispatchers else 0
-
     def served(self) -> set[str]:
         """Name the queues that workers take tasks of, over all servers."""
         return {queue for queue in self.dispatchers if self.is_taken_here(queue)} | self.elsewhere.queues()

@@ -1,9 +1,8 @@
 """What /metrics tells, in Prometheus' text format: of all queues what the store has, of this server what it sees.
 
-Counts of tasks by state, and those that were ever enqueued, done, dead, expired or cancelled, are the store's, so every
-server tells the same ones, and they do not begin anew when a server does. The rest is the server's own: sum it. At most
-MAX_QUEUES queues are told, first those that workers of this server take tasks of; `fairq_queues` counts all. Tenants:
-tenant_metrics.py.
+A metric that is this server's own says "this server" in its help text: sum it. All servers tell the same of the others,
+which do not begin anew when a server does. At most MAX_QUEUES queues are told, first those that workers of this server
+take tasks of; `fairq_queues` counts all. Tenants: tenant_metrics.py.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairq.model.waiting import PAUSED
+from fairq.model.waiting import CLOSED, PAUSED
 from fairq.server.engine.app import App
 from fairq.server.web.admin.health import Finding, Health
 from fairq.server.web.admin.store_figures import Node, read_nodes
@@ -116,9 +115,9 @@ class _Now:
 
     def _of_server(self) -> Iterator[Metric]:
         app = self.app
-        yield InfoMetricFamily("fairq_build", "the server's version", value={"version": version("fairq")})
-        yield gauge("fairq_ready", "1: the server can do its work; see /readyz", "", [(not self.health.troubles,)])
-        yield gauge("fairq_ticker_lag_seconds", "how late the oldest due tick is", "", [(app.ticker.lag_s,)])
+        yield InfoMetricFamily("fairq_build", "version of this server", value={"version": version("fairq")})
+        yield gauge("fairq_ready", "1: this server can do its work; see /readyz", "", [(not self.health.troubles,)])
+        yield gauge("fairq_ticker_lag_seconds", "how late ticks of this server are", "", [(app.ticker.lag_s,)])
         yield gauge("fairq_queues", "queues that there are", "", [(self.queue_count,)])
         roles = Counter(each.identity.role.value for each in app.connections)
         yield gauge("fairq_connections", "open connections of this server", "role", roles.items())
@@ -131,8 +130,9 @@ class _Now:
 
     def _of_store(self) -> Iterator[Metric]:
         rtt_s, is_ahead, nodes = self.health.store_s, self.app.ticker.is_ahead, self.nodes
-        yield gauge("fairq_store_rtt_seconds", "time of one write and one read of the store", "", [(rtt_s,)])
-        yield gauge("fairq_store_clock_ahead", "1: the store's clock is over a minute ahead", "", [(is_ahead,)])
+        yield gauge("fairq_store_rtt_seconds", "time of one write and one read by this server", "", [(rtt_s,)])
+        ahead = "1: the store's clock is over a minute ahead of that of this server"
+        yield gauge("fairq_store_clock_ahead", ahead, "", [(is_ahead,)])
         for name, told, figure in (
             ("memory_bytes", "memory of a node of the store", "memory_bytes"),
             ("memory_limit_bytes", "its maxmemory; 0: no limit", "limit_bytes"),
@@ -152,18 +152,22 @@ class _Now:
         yield gauge("fairq_oldest_ready_age_seconds", oldest, "queue", ((each.name, each.oldest_s) for each in queues))
         held = ((each.name, slots(each.name)) for each in queues)
         yield gauge("fairq_slots", "tasks that workers may hold, at all servers", "queue", held)
-        paused = ((each.name, int(each.counts["blocked"]) & PAUSED != 0) for each in queues)
-        yield gauge("fairq_queue_paused", "1: an operator has paused it", "queue", paused)
+        offers, silent = self.app.queues.offers(), self.app.silent_workers()
+        attached = ((each.name, offers[each.name].workers if each.name in offers else 0) for each in queues)
+        yield gauge("fairq_workers", "workers that are attached, at all servers", "queue", attached)
+        counted = ((each.name, len(silent.get(each.name, ()))) for each in queues)
+        yield gauge("fairq_workers_silent", "workers from which nothing comes, at all servers", "queue", counted)
+        for name, bit, told in (("paused", PAUSED, "an operator paused it"), ("closed", CLOSED, "outside its hours")):
+            held_back = ((each.name, int(each.counts["blocked"]) & bit != 0) for each in queues)
+            yield gauge(f"fairq_queue_{name}", f"1: {told}", "queue", held_back)
 
     def _of_dispatch(self) -> Iterator[Metric]:
         names, queues = [each.name for each in self.queues], self.app.queues
         waits = [(name, queues.dispatchers[name].wait_times) for name in names if name in queues.dispatchers]
-        attached = ((name, queues.count_workers(name)) for name in names)
-        yield gauge("fairq_workers", "workers attached to this server", "queue", attached)
         started = ((name, each.starts) for name, each in waits)
         yield counter("fairq_tasks_dispatched", "attempts that this server began", "queue", started)
         retried = ((name, each.retries) for name, each in waits)
-        yield counter("fairq_tasks_retried", "of these, those not a task's first", "queue", retried)
+        yield counter("fairq_tasks_retried", "of these of this server, those not a task's first", "queue", retried)
 
     def _of_tenants(self) -> Iterator[Metric]:
         recorder = self.app.recorder

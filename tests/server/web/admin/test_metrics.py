@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fairq.server.settings import Settings
 from fairq.server.web.admin import metrics
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
-from tests.server.harness import OPERATOR, WORKER, Refused, raw, tenant
+from tests.server.harness import OPERATOR, WORKER, Refused, daily, raw, tenant
 from tests.stores import PASSWORD, LocalServer
 
 from .test_health import TOKEN, asked, values
@@ -64,6 +65,39 @@ async def test_a_queue_tells_its_oldest_wait_its_dead_and_its_retries(admin: Ser
         first = page[("fairq_oldest_ready_age_seconds", "other")]
         while values((await client.get("/metrics")).text)[("fairq_oldest_ready_age_seconds", "other")] <= first:
             await trio.lowlevel.checkpoint()
+
+
+async def test_what_is_not_said_to_be_of_this_server_is_told_alike_by_all(server_store: str) -> None:
+    def told(text: str) -> dict[str, set[tuple[object, ...]]]:
+        return {
+            family.name: {(sample.name, *sample.labels.items(), sample.value) for sample in family.samples}
+            for family in text_string_to_metric_families(text)
+            if family.name.startswith("fairq") and "this server" not in family.documentation
+        }
+
+    async with (
+        asked(server_store) as (one, first),
+        asked(server_store) as (_, second),
+        raw(one, WORKER) as worker,
+        raw(one, OPERATOR) as operator,
+        raw(one, tenant("ada")) as ada,
+        raw(one, tenant("bob")) as bob,
+    ):
+        await worker.attach("emails", credit=2)
+        await ada.enqueue("emails", ["a"])
+        await bob.enqueue("emails", ["b"])
+        await worker.settle("emails", "reject", (await worker.pushed(2))[0], error="no")
+        hours = daily(round(time.time() * 1000), 60, 120)
+        await operator.ask("set_opening_hours", queue="emails", opening_hours=hours)
+        while True:  # servers tell each other of their workers
+            found, elsewhere = told((await first.get("/metrics")).text), told((await second.get("/metrics")).text)
+            if elsewhere["fairq_slots"] == found["fairq_slots"]:
+                break
+            await trio.lowlevel.checkpoint()
+    used = {name for name in found if "memory" in name}  # grows while it is read
+    assert {name for name in found if found[name] != elsewhere[name]} <= used
+    assert found["fairq_queue_closed"] == {("fairq_queue_closed", ("queue", "emails"), 1.0)}
+    assert len(found) > 20
 
 
 async def test_refusals_are_counted_by_code(admin: Served, client: httpx.AsyncClient) -> None:
