@@ -33,10 +33,15 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def follow(start_store: StartStore, primary: stores.LocalServer) -> stores.LocalServer:
-    """Start a replica; it is up to date on return."""
+    """Start a replica; on return it has confirmed a write."""
     replica = start_store({**REPLICATION, "replicaof": f"{stores.HOST} {primary.port}"})
-    with stores.connect(stores.of_owner(replica.url)) as client:
-        await wait_until(lambda: client.info("replication")["master_link_status"] == "up")
+    with stores.connect(stores.of_owner(primary.url)) as client:
+
+        def confirms() -> bool:
+            client.set("of-the-test", "1")
+            return bool(client.wait(1, 100))
+
+        await wait_until(confirms)
     return replica
 
 
