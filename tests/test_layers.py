@@ -43,8 +43,7 @@ IMPORTS = {
         "errors model wire io store server/engine/stats server/engine/net server/engine server/web/http"
     ),
     "server/web/dashboard": (
-        "errors model wire io tokens store server/engine/stats server/engine/net server/engine server/web/http "
-        "server/web/admin"
+        "errors model wire io tokens store server/engine/net server/engine server/web/http server/web/admin"
     ),
     "server/run": (
         "errors io store server/settings server/fleet server/garbage server/engine/net server/engine server/listener "

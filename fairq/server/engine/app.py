@@ -21,7 +21,7 @@ import trio
 from attrs import define, field
 
 from fairq.model.operating import Takers
-from fairq.model.waiting import WAIT_CAUSES, WaitCause
+from fairq.model.waiting import WAIT_CAUSES, Report
 from fairq.model.workers import SilentWorker
 from fairq.server.engine.attempts import AttemptSearch
 from fairq.server.engine.leases import GIVE_BACK_S, Leases
@@ -35,6 +35,7 @@ from fairq.server.engine.net.token_uses import TokenUses
 from fairq.server.engine.net.worker_registry import WorkerRegistry
 from fairq.server.engine.queues import Queues
 from fairq.server.engine.stats.recorder import Recorder
+from fairq.server.engine.stats.wait_times import report_of
 from fairq.server.engine.timers.forgetting import forget_idle
 from fairq.server.engine.timers.migrating import migrate_in_time
 from fairq.server.engine.timers.ticker import Ticker
@@ -154,12 +155,15 @@ class App:
                 found[queue].append(worker)
         return found
 
-    async def waiting_times(self, queue: str, tenant: str) -> tuple[list[dict[WaitCause, int]], int]:
-        """Return what a tenant's last starts had waited for, at all servers, and how many servers did not answer."""
+    async def wait_reports(self, queue: str, tenants: Sequence[str]) -> dict[str, Report]:
+        """Report for how long tenants' last tasks had waited, and for what, at all servers."""
         async with self.reports:
-            answers, unanswered = await self.questions.ask(WAITS, [queue, tenant])
-        rows = [dict(zip(WAIT_CAUSES, row, strict=True)) for rows in answers.values() for row in rows]
-        return rows, len(unanswered)
+            answers, unanswered = await self.questions.ask(WAITS, [queue, tenants])
+        found: dict[str, Report] = {}
+        for n, tenant in enumerate(tenants):
+            rows = (dict(zip(WAIT_CAUSES, row, strict=True)) for told in answers.values() for row in told[n])
+            found[tenant] = report_of(tenant, list(rows), len(unanswered))
+        return found
 
     async def serve(self, connection: Connection) -> None:
         """Serve a connection until it ends; see `Leases.end` for what becomes of a worker's leases."""

@@ -6,7 +6,7 @@ A server listens to the channel of a queue as long as it has either.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
@@ -245,11 +245,13 @@ class Queues:
         workers = self.dispatchers[queue].capacity.workers if queue in self.dispatchers else ()
         yield from (each for each in workers if isinstance(each, Connection) and each.takes_tasks)
 
-    def last_waits(self, queue: str, tenant: str) -> list[list[int]]:
-        """Return what each of a tenant's last starts at this server had waited for: ms by cause, in their order."""
+    def last_waits(self, queue: str, tenants: Sequence[str]) -> list[list[list[int]]]:
+        """Return what each of the tenants' last starts at this server had waited for: ms by cause, in their order."""
         dispatcher = self.dispatchers.get(queue)
-        parts = dispatcher.wait_times.parts(tenant, dispatcher.store_now_ms) if dispatcher else []
-        return [list(each.values()) for each in parts]
+        if dispatcher is None:
+            return [[] for _ in tenants]
+        parts = (dispatcher.wait_times.parts(each, dispatcher.store_now_ms) for each in tenants)
+        return [[list(each.values()) for each in of_tenant] for of_tenant in parts]
 
     def stop_claiming(self) -> None:
         """Answer all requests that wait, and claim nothing more."""

@@ -13,7 +13,7 @@ so a missing answer is not a "no".
 | DRAIN | name, attached at least so many s ago | how many workers it has dismissed |
 | ATTEMPTS | queue, fields of AttemptFilter, count | attempts that run, and that ended: [fields of Seen, worker], ... |
 | QUEUES | queue, ... | those that its workers take tasks of |
-| WAITS | queue, tenant | what each of the tenant's last starts had waited for: [ms of each cause], ... |
+| WAITS | queue, tenants | of each tenant, what its last starts had waited for: [[ms of each cause], ...], ... |
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fairq.store.store import Store
 log = structlog.get_logger("fairq.server")
 
 ANSWER_S = 0.5  # how long a question waits for answers
-HOLDERS, WORKER, DRAIN, ATTEMPTS, QUEUES, WAITS = "holders", "worker", "drain", "attempts", "queues", "waits"
+HOLDERS, WORKER, DRAIN, ATTEMPTS, QUEUES, WAITS = "holders", "worker", "drain", "attempts", "queues", "waits_of"
 
 
 class Answers(NamedTuple):

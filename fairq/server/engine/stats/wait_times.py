@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from attrs import define, field
 
 from fairq.model.tasks import Lease
-from fairq.model.waiting import WAIT_CAUSES, BlockedInterval, Part, WaitCause
+from fairq.model.waiting import WAIT_CAUSES, BlockedInterval, Part, Report, WaitCause
 
 MAX_TENANTS, MAX_WAITS, MAX_INTERVALS = 500, 256, 128
 PERIOD_MS = 300_000
@@ -125,6 +125,13 @@ def split(begin: int, end: int, last: int, intervals: Iterable[BlockedInterval])
         parts["backlog"] += own
         parts["share"] += other - one - own
     return parts
+
+
+def report_of(tenant: str, wait_times: Sequence[dict[WaitCause, int]], unanswered: int) -> Report:
+    """Report what a tenant's starts had waited for."""
+    whole = [sum(parts.values()) for parts in wait_times]
+    p50_ms, p99_ms = percentile(whole, 50), percentile(whole, 99)
+    return Report(tenant, len(whole), p50_ms, p99_ms, summarize(wait_times), unanswered=unanswered)
 
 
 def summarize(wait_times: Sequence[dict[WaitCause, int]]) -> list[Part]:

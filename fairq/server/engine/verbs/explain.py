@@ -6,12 +6,11 @@ from attrs import asdict, evolve
 
 from fairq.errors import NotFound
 from fairq.model.nearest import nearest
-from fairq.model.waiting import Report, explain
+from fairq.model.waiting import explain
 from fairq.model.workers import LeaseKey
 from fairq.server.engine.app import MAX_SILENT, App
 from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.stats.history import read_history, recent_share
-from fairq.server.engine.stats.wait_times import percentile, summarize
 from fairq.server.engine.verbs.request_scope import Body, full_id_of, own_tenant
 from fairq.wire import messages as wire
 
@@ -59,11 +58,9 @@ async def _served(app: App, connection: Connection, queue: str) -> list[str]:
 async def tenant_report(app: App, connection: Connection, request: wire.TenantReport) -> Body:
     """Report how long a tenant's tasks waited in the last minutes, for what, and its share; at all servers."""
     queue, tenant = request.queue, own_tenant(connection, request.tenant)
-    wait_times, unanswered = await app.waiting_times(queue, tenant)
-    whole = [sum(parts.values()) for parts in wait_times]
-    found = Report(tenant, len(wait_times), percentile(whole, 50), percentile(whole, 99), summarize(wait_times))
+    found = (await app.wait_reports(queue, [tenant]))[tenant]
     share = await recent_share(app.store, queue, tenant)
-    return {"report": {**asdict(found), **share._asdict(), "unanswered": unanswered}}
+    return {"report": {**asdict(found), **share._asdict()}}
 
 
 async def history(app: App, connection: Connection, request: wire.History) -> Body:

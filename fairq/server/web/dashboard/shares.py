@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import asdict, frozen
@@ -12,26 +13,27 @@ from fairq.model.audit import Change
 from fairq.model.fairness import NOTHING, Service, Share, noisy_ones, shares
 from fairq.model.history import OTHERS, History, TenantSeries
 from fairq.model.tenants import TenantState
-from fairq.server.engine.stats.wait_times import percentile, summarize
+from fairq.model.waiting import Report
 from fairq.server.web.dashboard.recent import MAX_MARKS, Mark, Watched
 from fairq.server.web.dashboard.view import Context, View, rows_of
 from fairq.server.web.dashboard.writing import briefly
 from fairq.wire import messages as wire
 
 CHARTED, SHOWN = 6, 20
+WAITS_S = 5.0  # for which the servers' answers about waiting times are told
 PERIODS = {"live": "2 minutes", "1h": "hour", "24h": "day", "14d": "two weeks"}
 
 
 @frozen
 class Row:
-    """A tenant: its shares of the last seconds and of two minutes, and its waiting times at this server."""
+    """A tenant: its shares of the last seconds and of two minutes, and the waiting times of its last starts."""
 
     state: TenantState
     now: Share
     share: Share
     lag_s: float
     is_noisy: bool
-    waits: dict[str, Any]
+    waits: Report
     color: int
 
 
@@ -47,19 +49,7 @@ async def choose_queue(view: View) -> tuple[dict[str, Any] | None, Sequence[str]
     return max(rows, key=lambda row: (row["ready"] + row["leased"], row["enqueued"]), default=None), names
 
 
-def _waits(view: View, queue: str, tenant: str) -> dict[str, Any]:
-    dispatcher = view.app.queues.dispatchers.get(queue)
-    found = dispatcher.wait_times.parts(tenant, dispatcher.store_now_ms) if dispatcher else []
-    whole = [sum(parts.values()) for parts in found]
-    return {
-        "starts": len(whole),
-        "p50_ms": percentile(whole, 50) if whole else None,
-        "p99_ms": percentile(whole, 99) if whole else None,
-        "parts": summarize(found),
-    }
-
-
-def _rows(view: View, queue: str, watched: Watched, service: Mapping[str, Service]) -> list[Row]:
+async def _rows(view: View, queue: str, watched: Watched, service: Mapping[str, Service]) -> list[Row]:
     now, of_all = watched.shares(), shares(service)
     states = sorted(
         watched.tenants,
@@ -69,11 +59,12 @@ def _rows(view: View, queue: str, watched: Watched, service: Mapping[str, Servic
     busy = [each for each in states if each.ready or each.leased or _given(service, each.tenant)]
     rows = []
     shown = {state.tenant: state for state in (busy or states)[:SHOWN]}
+    waits = await view.site.waits.get(queue, partial(view.app.wait_reports, queue, list(shown)))
     for state in map(shown.__getitem__, watched.in_calm_order(shown)):
-        waits = _waits(view, queue, state.tenant)
         name, got = state.tenant, service.get(state.tenant, Service())
         parts = now.get(name, NOTHING), of_all.get(name, NOTHING)
-        rows.append(Row(state, *parts, got.due - got.contested, name in noisy, waits, watched.color(name)))
+        lag_s, waited = got.due - got.contested, waits.get(name) or Report(name)
+        rows.append(Row(state, *parts, lag_s, name in noisy, waited, watched.color(name)))
     return rows
 
 
@@ -137,10 +128,12 @@ async def fairness(view: View) -> Context:
         return context
     watched = await view.site.recent.look(row["queue"])
     service = watched.service()
-    rows = _rows(view, row["queue"], watched, service)
+    rows = await _rows(view, row["queue"], watched, service)
     if period == "live":
         chart = _live_chart(watched, rows, service)
     else:
         chart = await _past_chart(view, row["queue"], period, watched)
-    return context | {"queue": row["queue"], "rows": rows, "chart": chart, "total": watched.total,
-                      "sampled": len(watched.tenants)}  # fmt: skip
+    return context | {
+        "queue": row["queue"], "rows": rows, "chart": chart, "total": watched.total, "sampled": len(watched.tenants),
+        "unanswered": max((each.waits.unanswered for each in rows), default=0),
+    }  # fmt: skip

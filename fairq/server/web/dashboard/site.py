@@ -30,6 +30,7 @@ from fairq.server.web.dashboard.live import KEPT_S, MAX_GATHERING, MAX_OWN_STREA
 from fairq.server.web.dashboard.pages import PAGES
 from fairq.server.web.dashboard.recent import Recent
 from fairq.server.web.dashboard.sessions import COOKIE, Session, Sessions, give
+from fairq.server.web.dashboard.shares import WAITS_S
 from fairq.server.web.dashboard.simulation import KEPT_S as SIMULATED_S
 from fairq.server.web.dashboard.view import Context, Page, Site, View
 from fairq.server.web.dashboard.writing import STATIC, make_environment
@@ -264,5 +265,6 @@ def _inside(to: str) -> str:
 def make_dashboard(operators: Operators, health: Health, nursery: trio.Nursery) -> Iterable[Route | Mount]:
     """Make the paths of the dashboard."""
     recent, finder = Recent(operators.app, nursery), Finder(operators.app.store)
-    site = Site(operators, health, recent, finder, Shared(SIMULATED_S, MAX_GATHERING))
+    simulations, waits = Shared[Any](SIMULATED_S, MAX_GATHERING), Shared[Any](WAITS_S, MAX_GATHERING)
+    site = Site(operators, health, recent, finder, simulations, waits)
     return Dashboard(site, Sessions(operators)).routes()

@@ -18,6 +18,7 @@ from fairq.wire.decode import structure
 
 if TYPE_CHECKING:
     from fairq.model.simulation.comparison import Comparison
+    from fairq.model.waiting import Report
     from fairq.server.web.admin.health import Health
     from fairq.server.web.admin.operators import Operators
     from fairq.server.web.dashboard.finding import Finder
@@ -49,6 +50,7 @@ class Site:
     recent: Recent
     finder: Finder
     simulations: Shared[Comparison]
+    waits: Shared[dict[str, Report]]  # by queue
 
 
 @define(eq=False)

@@ -177,6 +177,8 @@ async def test_a_worker_at_another_server_counts(site: Site, server_store: str) 
             assert "no worker" not in told.lower()
             assert ("1 / 1 running / slots, shared by 2 queues 0 delayed" in told) == (path in ("/", "/queues/q"))
             assert ("1 workers" in told) == (path in ("/", "/queues/q"))
+        for path, said in (("/", r" 1 1 [\d.]+ m?s / "), ("/queues/q/tenants/ada", "over 1 starts of the last five")):
+            assert re.search(said, told := text_of(await site.read(path))), told
 
 
 async def test_a_silent_worker_is_told_on_all_pages_that_are_about_it(site: Site, worker: Raw) -> None:
