@@ -27,7 +27,7 @@ import fairq
 from fairq.client.channel import Target
 from fairq.client.dial import dial
 from fairq.errors import FairqError
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
 from loadtest.abusers import ABUSERS
 from loadtest.abusers import QUEUE as ABUSED
 from loadtest.figures import Verdict, judge, percentile

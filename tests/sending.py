@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fairq.client import transport as of_client
 from fairq.io import transport as of_server
-from fairq.wire.beside import Message
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
+from fairq.wire.raw_payloads import Message
 
 
 async def send_message(transport: of_client.Transport | of_server.Transport, message: Message) -> None:

@@ -28,7 +28,7 @@ from fairq.model.checks import (
 )
 from fairq.model.cron import check_timing, next_fire
 from fairq.model.history import TenantSeries
-from fairq.model.operating import TokenRow
+from fairq.model.operator_views import TokenRow
 from fairq.model.queues import SETTING_RANGES, SHARES, QueueSettings
 from fairq.model.schedules import MAX_SCHEDULES, SCHEDULE_PATTERN
 from fairq.model.tasks import MAX_LINKS, MAX_LINKS_BYTES, MAX_RESULT_BYTES, Link, ScheduledOptions

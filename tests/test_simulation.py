@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairq.errors import BadRequest, FairqError, NotFound
 from fairq.model.history import OTHERS, History, QueueSeries, QueueTotals, TenantSeries, TenantTotals
 from fairq.model.limits import Limits
-from fairq.model.operating import QueueRow
+from fairq.model.operator_views import QueueRow
 from fairq.model.queues import QueueSettings
 from fairq.model.simulation import run
 from fairq.model.simulation.comparison import compare

@@ -81,7 +81,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     given = {name for name in environment if name.startswith("FAIRQ_") and not name.startswith(_OF_OTHERS)} - _VARIABLES
     if not given:
         return []
-    from fairq.model.nearest import did_you_mean
+    from fairq.model.suggestions import did_you_mean
     from fairq.server.settings import HELP
 
     known = _VARIABLES | {f"FAIRQ_{name.upper()}" for name in HELP}

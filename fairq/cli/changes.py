@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fairq.cli.options import Server, run_with
 from fairq.client.requests import named
-from fairq.model.nearest import did_you_mean
+from fairq.model.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fairq.errors import BadRequest
-from fairq.model.nearest import did_you_mean
+from fairq.model.suggestions import did_you_mean
 
 FOLDER = Path(__file__).parents[1] / "docs"
 ORDER = (

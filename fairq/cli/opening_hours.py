@@ -15,7 +15,7 @@ from fairq.model.texts import moment_of, say_span
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
-    from fairq.model.operating import HeldLimits
+    from fairq.model.operator_views import HeldLimits
 
 Windows = Annotated[
     str | None,

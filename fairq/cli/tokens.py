@@ -23,7 +23,7 @@ from fairq.cli.output import columns_of, configure_logging, print_json, print_ro
 from fairq.cli.stores import StoreChoice, chosen
 from fairq.errors import FairqError, NotFound, SettingsError
 from fairq.model.audit import Draft, cut
-from fairq.model.operating import TokenRow
+from fairq.model.operator_views import TokenRow
 from fairq.model.options import to_ms
 from fairq.model.rules import SOME_SPAN
 from fairq.model.tokens import TOKEN_ID

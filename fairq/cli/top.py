@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fairq.client.operator import OperatorClient
     from fairq.model.history import History
-    from fairq.model.operating import QueueRow
+    from fairq.model.operator_views import QueueRow
 
 EVERY_S = 2.0
 QUEUES, TENANTS, TENANTS_OF_ONE = 8, 5, 10  # in a picture: queues, tenants of each of the first, or of one queue

@@ -12,7 +12,7 @@ from fairq.cli.ending import ending
 from fairq.cli.log_writer import open_log
 from fairq.cli.options import Token, need_token
 from fairq.cli.output import configure_logging
-from fairq.cli.working import run_in, work_until_stopped
+from fairq.cli.signals import run_in, work_until_stopped
 from fairq.client.defaults import DEFAULT_URL
 from fairq.errors import SettingsError
 from fairq.model.checks import check_int

@@ -15,6 +15,7 @@ from fairq.cli.ending import ending
 from fairq.cli.log_writer import open_log
 from fairq.cli.options import Token, Url, need_token
 from fairq.cli.output import configure_logging, in_line
+from fairq.cli.signals import run_in, work_until_stopped
 from fairq.cli.supervisor import (
     REFUSED,
     Child,
@@ -22,7 +23,6 @@ from fairq.cli.supervisor import (
     check_processes,
     name_of_child,
 )
-from fairq.cli.working import run_in, work_until_stopped
 from fairq.client.loops import Loop, choose_loop
 from fairq.client.tracebacks import frames_of_hook
 from fairq.errors import FairqError, Forbidden, SettingsError, Superseded, Unauthorized

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from attrs import field, frozen
 
 from fairq.client import later
-from fairq.client.listed import lists_options
+from fairq.client.option_signatures import lists_options
 from fairq.client.tasks import EnqueuedTask
 from fairq.errors import NotYet
 from fairq.model.checks import bare_id, owner_of

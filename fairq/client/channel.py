@@ -13,8 +13,8 @@ from attrs import define, field, frozen
 from fairq.client.defaults import choose_token, choose_urls
 from fairq.client.tls import Tls
 from fairq.errors import FairqError, Forbidden, SettingsError, Unauthorized, Unavailable
-from fairq.wire.beside import Message
-from fairq.wire.endings import Refused
+from fairq.wire.connection_errors import Refused
+from fairq.wire.raw_payloads import Message
 
 if TYPE_CHECKING:
     from fairq.wire.websocket import ClientHandshake, WebSocket

@@ -11,7 +11,7 @@ from attrs import define
 from fairq.client import later, tracing
 from fairq.client.batch import Batch
 from fairq.client.events import EventStream
-from fairq.client.listed import lists_options
+from fairq.client.option_signatures import lists_options
 from fairq.client.requests import DEFAULT_TIMEOUT, named
 from fairq.client.schedules import ScheduleRequests
 from fairq.client.tasks import EnqueuedTask

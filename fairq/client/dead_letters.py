@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 from attrs import define
 
 from fairq.client import later
-from fairq.client.listed import lists_options
+from fairq.client.option_signatures import lists_options
 from fairq.client.requests import PAGE_IDS
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_BATCH

@@ -23,7 +23,7 @@ from attrs import define, field
 from fairq.client.channel import Channel, Opening, Target
 from fairq.client.forks import keep_from_children
 from fairq.client.runtime import RECEIVE_BYTES
-from fairq.wire.endings import Refused
+from fairq.wire.connection_errors import Refused
 from fairq.wire.suspicion import BESIDE_S
 
 HANDSHAKE_S = 15.0  # a server that thousands come back to at once takes them in turn

@@ -21,10 +21,10 @@ from fairq.client.transport import Transport, close_now
 from fairq.errors import BadFrame, FairqError, Forbidden, Superseded, Unauthorized
 from fairq.log import Log
 from fairq.model.tasks import NewTask
-from fairq.wire.beside import Message
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
+from fairq.wire.raw_payloads import Message
 from fairq.wire.terms import CLOSE_SUPERSEDED
 
 log = Log("fairq.client")

@@ -31,8 +31,8 @@ from fairq.io.exception_groups import leaves, unwrap
 from fairq.log import Log
 from fairq.model.checks import MAX_ERROR_CHARS, bare_id
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, is_last_attempt
-from fairq.wire.beside import Unreadable
 from fairq.wire.frames import PushedTask
+from fairq.wire.raw_payloads import Unreadable
 
 if TYPE_CHECKING:
     from fairq.client.links import Enqueue

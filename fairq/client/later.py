@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairq.model import events as events
     from fairq.model import history as history
     from fairq.model import limits as limits
-    from fairq.model import operating as operating
+    from fairq.model import operator_views as operator_views
     from fairq.model import options as options
     from fairq.model import outcomes as outcomes
     from fairq.model import queues as queues

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairq.model.cancelling import CancelProgress
     from fairq.model.history import History, Period
     from fairq.model.limits import Limits
-    from fairq.model.operating import Deletion, HeldLimits, QueueRow, TokenRow
+    from fairq.model.operator_views import Deletion, HeldLimits, QueueRow, TokenRow
     from fairq.model.option_tables import LimitOptions, SettingOptions
     from fairq.model.queues import Repair
     from fairq.model.tenants import TenantState
@@ -58,7 +58,7 @@ class OperatorClient(Client):
     async def queues(self, queue: str | None = None) -> list[QueueRow]:
         """List all queues, or the one of a name, with their counts, settings and slots."""
         body = {} if queue is None else named(queue)
-        return later.bodies.rows(later.operating.QueueRow, (await self.request("queues", body))["queues"])
+        return later.bodies.rows(later.operator_views.QueueRow, (await self.request("queues", body))["queues"])
 
     async def configure(
         self, /, queue: str, *, if_version: str | None = None, **settings: Unpack[SettingOptions]
@@ -84,7 +84,7 @@ class OperatorClient(Client):
         is_first = True
         while True:
             step = later.bodies.structure(
-                await self.request("delete_queue", {"queue": queue, "purge": purge}), later.operating.Deletion
+                await self.request("delete_queue", {"queue": queue, "purge": purge}), later.operator_views.Deletion
             )
             if step.outcome == "gone" and is_first:
                 raise NotFound(f"there is no queue {queue}", field="queue")
@@ -178,7 +178,7 @@ class OperatorClient(Client):
     async def limits(self, queue: str, tenant: str | None = None) -> HeldLimits:
         """Read the limits and opening hours of a tenant, or (None) the common ones."""
         return later.bodies.structure(
-            await self.request("limits", {"queue": queue, "tenant": tenant}), later.operating.HeldLimits
+            await self.request("limits", {"queue": queue, "tenant": tenant}), later.operator_views.HeldLimits
         )
 
     async def set_limits(
@@ -303,7 +303,7 @@ class OperatorClient(Client):
 
     async def list_tokens(self) -> list[TokenRow]:
         """List tokens, without their hashes, and when each was last used (to a minute)."""
-        return later.bodies.rows(later.operating.TokenRow, (await self.request("list_tokens"))["tokens"])
+        return later.bodies.rows(later.operator_views.TokenRow, (await self.request("list_tokens"))["tokens"])
 
     async def revoke_token(self, id: str) -> None:
         """Delete a token; its connections end within a second. Raises: NotFound."""

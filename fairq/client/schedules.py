@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from attrs import define
 
 from fairq.client import later
-from fairq.client.listed import lists_options
+from fairq.client.option_signatures import lists_options
 from fairq.client.requests import Body, Requests, named
 from fairq.model.checks import MAX_BATCH, MAX_INLINE_BYTES
 from fairq.model.texts import moment_of

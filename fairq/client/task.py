@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from fairq.client import later
 from fairq.client.links import Links
-from fairq.client.listed import F, lists_options
+from fairq.client.option_signatures import F, lists_options
 from fairq.errors import BadRequest, Portable
 from fairq.model.checks import bare_id
 from fairq.model.texts import moment_of

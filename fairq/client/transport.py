@@ -21,8 +21,8 @@ from attrs import define, field
 
 from fairq.client.channel import PIECE_BYTES, Channel
 from fairq.client.runtime import Event, Reader, Runtime
-from fairq.wire.beside import Message
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
+from fairq.wire.raw_payloads import Message
 
 if TYPE_CHECKING:
     from fairq.wire.websocket import WebSocket

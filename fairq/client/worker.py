@@ -13,7 +13,7 @@ from attrs import define, field
 
 from fairq.client import later
 from fairq.client.hooks import Hook, Hooks, Middleware
-from fairq.client.listed import lists_options
+from fairq.client.option_signatures import lists_options
 from fairq.client.task import Function, Task
 from fairq.errors import BadRequest
 from fairq.model.checks import check_name

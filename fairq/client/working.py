@@ -46,9 +46,9 @@ from fairq.io.exception_groups import ungrouped
 from fairq.log import Log
 from fairq.model.checks import bare_id, check_int
 from fairq.model.tasks import NewTask, Settlement, leased_at_ms
-from fairq.wire.beside import check_payload_size
 from fairq.wire.frames import Dismiss, HeldLease, Push, PushedTask, Report
 from fairq.wire.held_leases import NOW, Start, Watch
+from fairq.wire.raw_payloads import check_payload_size
 from fairq.wire.terms import MAX_CREDIT
 from fairq.wire.worker_session import WorkerSession
 

@@ -21,8 +21,8 @@ from attrs import define, field
 from fairq.errors import BadRequest, Unauthorized
 from fairq.io.sockets import receive_some, send_now
 from fairq.io.turns import at_end_of_turn, call_from_end
-from fairq.wire.beside import Message
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
+from fairq.wire.raw_payloads import Message
 from fairq.wire.websocket import WebSocket
 
 HANDSHAKE_S = 5.0

@@ -18,7 +18,7 @@ from attrs import define, field
 
 from fairq.errors import NotEmpty, NotFound, QuotaExceeded
 from fairq.io.taskless import in_task
-from fairq.model.nearest import did_you_mean
+from fairq.model.suggestions import did_you_mean
 from fairq.store import keys
 from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection

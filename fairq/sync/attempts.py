@@ -12,7 +12,7 @@ from fairq.client.dialing import Servers
 from fairq.errors import FairqError
 from fairq.sync.transport import Transport
 from fairq.wire.client_session import ClientSession
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
 
 
 @define(eq=False)

@@ -41,7 +41,7 @@ from fairq.sync.attempts import Attempts
 from fairq.sync.transport import Transport, resolve
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
 from fairq.wire.terms import HEARTBEAT_S, TIMEOUT_S
 
 log = Log("fairq.client")

@@ -15,8 +15,8 @@ from attrs import define, field
 from fairq.client.channel import PIECE_BYTES, Target
 from fairq.client.dialing import Address, Dialing, addresses_in
 from fairq.client.transport import SEND_S
-from fairq.wire.beside import Message
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
+from fairq.wire.raw_payloads import Message
 
 
 def resolve(target: Target, turn: int) -> list[Address]:

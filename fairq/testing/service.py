@@ -22,7 +22,7 @@ from fairq.model.queues import SETTINGS, QueueSettings
 from fairq.model.tasks import NewTask
 from fairq.testing.caller import MemoryCaller
 from fairq.testing.memory import Record
-from fairq.testing.operating import MemoryOperator
+from fairq.testing.operator import MemoryOperator
 from fairq.testing.running import Memory
 from fairq.wire.terms import MAX_CREDIT
 

@@ -25,7 +25,7 @@ from fairq.sync.driver import Driver, check_thread
 from fairq.sync.operator import OperatorClient
 from fairq.testing import service
 from fairq.testing.caller import MemoryCaller
-from fairq.testing.operating import MemoryOperator
+from fairq.testing.operator import MemoryOperator
 from fairq.testing.running import Memory
 from fairq.wire.calls import Call
 

@@ -20,12 +20,12 @@ from attrs import define, field
 from fairq.errors import BadFrame, BadRequest, Closed, Draining, FairqError, Retryable, TooLarge, TooMany, from_code
 from fairq.model.checks import owner_of
 from fairq.model.tasks import NewTask
-from fairq.wire.beside import Message, size_of, split, to_message
 from fairq.wire.calls import Call, Exchange
 from fairq.wire.decode import decode_server
 from fairq.wire.enqueues import SEND_WINDOW, Chunk, EnqueueExchange, Enqueues, Limits
 from fairq.wire.frames import Dismiss, Drain, Ended, Error, HeldLease, Push, Reply, Stop, Welcome
 from fairq.wire.pauses import Key, Pauses
+from fairq.wire.raw_payloads import Message, size_of, split, to_message
 from fairq.wire.session import Session
 from fairq.wire.strict_json import check_cost
 from fairq.wire.suspicion import PROBE_S, Ask, Suspicion

@@ -43,16 +43,16 @@ from fairq.model.tasks import (
     Settlement,
     check_links,
 )
-from fairq.wire.beside import (
+from fairq.wire.frames import HeldLease, Report
+from fairq.wire.raw_payloads import (
     NO_PAYLOADS,
-    Beside,
     Message,
     Payloads,
+    RawPayload,
     check_inline,
     check_payload_size,
     split,
 )
-from fairq.wire.frames import HeldLease, Report
 from fairq.wire.strict_json import parse
 from fairq.wire.verbs import VERBS
 
@@ -77,7 +77,7 @@ _dumps, _loads = orjson.dumps, orjson.loads
 
 
 def _payload_of(value: Any) -> bytes:
-    return value.text if type(value) is Beside else check_inline(_dumps(value))
+    return value.text if type(value) is RawPayload else check_inline(_dumps(value))
 
 
 def _structure_task(data: Any, _: object) -> NewTask:
@@ -293,7 +293,7 @@ def _take_beside(data: dict[str, Any], payloads: Payloads, max_bytes: int) -> No
             check_payload_size(size, max_bytes)
             if "payload" in task:
                 raise BadRequest("give payload or payload_bytes, not both", field="payload_bytes")
-            task["payload"] = Beside(payloads.take(size))
+            task["payload"] = RawPayload(payloads.take(size))
     payloads.check_end()
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_origin, get_type_hi
 import orjson
 
 from fairq.errors import BadFrame
-from fairq.wire.beside import NO_PAYLOADS, Message, Payloads, Unreadable, decode_payload, split
 from fairq.wire.frames import SERVER_FRAMES, Push, PushedTask, Reply
+from fairq.wire.raw_payloads import NO_PAYLOADS, Message, Payloads, Unreadable, decode_payload, split
 
 if TYPE_CHECKING:
     from cattrs import Converter

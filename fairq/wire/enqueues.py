@@ -16,10 +16,10 @@ from fairq.errors import FairqError, Retryable, TooLarge
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES
 from fairq.model.outcomes import with_states
 from fairq.model.tasks import NO_OPTIONS, OPTIONS, NewTask
-from fairq.wire.beside import payload_field
 from fairq.wire.calls import Call, Exchange, outcomes_of, refusals_of
 from fairq.wire.frames import HeldLease
 from fairq.wire.pauses import Key
+from fairq.wire.raw_payloads import payload_field
 from fairq.wire.terms import MESSAGE_BYTES
 
 SEND_WINDOW = 2

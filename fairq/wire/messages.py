@@ -44,8 +44,8 @@ from fairq.model.tasks import SHORT_NAME, NewTask, ScheduledOptions, Settlement
 from fairq.model.tenants import SCAN
 from fairq.model.versions import VERSION
 from fairq.model.webhooks import SECRETS, URL
-from fairq.wire.beside import check_inline
 from fairq.wire.frames import HeldLease, Report
+from fairq.wire.raw_payloads import check_inline
 from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, MAX_WAIT_MS, ROLE
 
 WAIT, CREDIT = whole(0, MAX_WAIT_MS), whole(0, MAX_CREDIT)

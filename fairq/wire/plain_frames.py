@@ -7,7 +7,7 @@ import struct
 
 from websockets.frames import apply_mask  # type: ignore[attr-defined]  # in C, where the library has it so
 
-from fairq.wire.beside import Message
+from fairq.wire.raw_payloads import Message
 
 TEXT, BINARY = 0x81, 0x82  # the first byte of a frame that is a whole message
 NOT_YET, BROKEN = 0, -1  # in place of a frame's end

@@ -11,9 +11,9 @@ from attrs import define
 from fairq.errors import BadRequest, Draining, FairqError, Forbidden
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
 from fairq.model.tasks import Lease
-from fairq.wire.beside import Message, payload_field
 from fairq.wire.codec import decode_client
 from fairq.wire.frames import Dismiss, Drain, Ended, Error, Ping, Push, Reply, Stop, Welcome
+from fairq.wire.raw_payloads import Message, payload_field
 from fairq.wire.session import Session
 from fairq.wire.terms import MESSAGE_BYTES, Role, State
 from fairq.wire.verbs import VERBS

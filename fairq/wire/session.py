@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.wire.beside import Message, to_message
 from fairq.wire.frames import Ping
+from fairq.wire.raw_payloads import Message, to_message
 from fairq.wire.terms import HEARTBEAT_S, TIMEOUT_S
 
 

@@ -14,7 +14,7 @@ from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
 from fairq.model.history import History
 from fairq.model.limits import Limits
-from fairq.model.operating import HeldLimits, QueueRow, TokenRow
+from fairq.model.operator_views import HeldLimits, QueueRow, TokenRow
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import Outcome, TaskState, WaitingTask
 from fairq.model.tenants import TenantState

@@ -19,9 +19,9 @@ from websockets.protocol import OPEN, Protocol, Side
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from fairq.wire.beside import Message
-from fairq.wire.endings import Refused
+from fairq.wire.connection_errors import Refused
 from fairq.wire.plain_frames import BINARY, BROKEN, NOT_YET, TEXT, find_frame, read_message, write_frame
+from fairq.wire.raw_payloads import Message
 from fairq.wire.terms import MAX_SERVER_MESSAGE_BYTES, SUBPROTOCOL
 
 MAX_FRAGMENTS = 1_024  # of one message

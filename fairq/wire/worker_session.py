@@ -15,12 +15,12 @@ from attrs import define, field
 
 from fairq.errors import FairqError, Retryable
 from fairq.model.tasks import MAX_PROGRESS_CHARS, Settlement
-from fairq.wire.beside import Message
 from fairq.wire.calls import Exchange, outcomes_of
 from fairq.wire.client_session import RECONNECT_BASE_S, ClientSession
 from fairq.wire.enqueues import FRAME_BYTES, SEND_WINDOW
 from fairq.wire.frames import HeldLease, Push, Report, Stop
 from fairq.wire.held_leases import NOW, STALL_S, ServerClock, Start, Terms, Watch
+from fairq.wire.raw_payloads import Message
 from fairq.wire.settlements import (
     BYTES_PER_CHAR,
     LEASE_BYTES,

@@ -55,7 +55,7 @@ def test_the_sdk_loads_nothing_that_is_not_its_own() -> None:
 def test_operators_have_what_they_need_when_they_ask_for_it() -> None:
     found = modules_of("import fairq.sync; fairq.sync.OperatorClient")
     assert "fairq.client.operator" in found
-    assert found & ({"fairq.model.operating", "fairq.model.history"} | NOT_OURS) == set()
+    assert found & ({"fairq.model.operator_views", "fairq.model.history"} | NOT_OURS) == set()
 
 
 def test_the_names_alone_load_nothing() -> None:

@@ -18,8 +18,8 @@ from fairq.client.runtime import RECEIVE_BYTES, current_runtime
 from fairq.client.transport import Transport, close_now
 from fairq.errors import BadFrame
 from fairq.io.exception_groups import ungrouped
-from fairq.wire.beside import Message
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
+from fairq.wire.raw_payloads import Message
 from fairq.wire.websocket import WebSocket
 from tests.sending import send_message
 

@@ -10,7 +10,7 @@ from websockets.protocol import OPEN, Protocol, Side
 
 from fairq.io import transport as module
 from fairq.io.transport import PIECE_BYTES, SEND_S, SPARE_FRAMES, Transport
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
 from fairq.wire.websocket import WebSocket
 from tests.sending import send_message
 

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from fairq.model.history import History
 from fairq.model.limits import Limits
-from fairq.model.operating import QueueRow
+from fairq.model.operator_views import QueueRow
 from fairq.model.queues import QueueSettings
 from fairq.model.simulation.observed import Observed, observe
 from fairq.model.tenants import TenantState

@@ -19,7 +19,7 @@ from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
 from fairq.store.store import Store
 from fairq.tokens import hash_token, make_token
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
 from fairq.wire.terms import Role
 from tests.frames import read_frame, write_frame
 from tests.sending import send_message

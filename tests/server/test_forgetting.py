@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import redis
 
-from fairq.model.operating import Takers
+from fairq.model.operator_views import Takers
 from fairq.server.engine.timers import forgetting
 from fairq.server.engine.timers.forgetting import IDLE_MS, Forgotten, forget_once
 from fairq.server.run import Served

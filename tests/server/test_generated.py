@@ -34,8 +34,9 @@ def urls(pytestconfig: pytest.Config, running_stores: Callable[[str], stores.Ser
     client.close()
     flags = ["--dev", "--port=0", "--http-port=0", "--admin-port=0", "--store", store.url, "--unsafe-store"]
     start = (
-        "import sys; from fairq.server.web.admin import pace; pace.PER_ADDRESS = pace.IN_ALL = pace.BURST = 1e6;"
-        "pace.ADDRESS_BURST = 1e6; from fairq.cli.app import run; sys.exit(run(sys.argv[1:]))"
+        "import sys; from fairq.server.web.admin import rate_limit as limit;"
+        "limit.PER_ADDRESS = limit.IN_ALL = limit.BURST = limit.ADDRESS_BURST = 1e6;"
+        "from fairq.cli.app import run; sys.exit(run(sys.argv[1:]))"
     )
     argv = [sys.executable, "-c", start, "serve", *flags, "--log-json"]
     with subprocess.Popen(argv, env=environment(), stderr=subprocess.PIPE) as server:

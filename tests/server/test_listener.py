@@ -20,8 +20,8 @@ from fairq.server.engine.net.admission import TLS_PER_TURN
 from fairq.server.engine.net.auth import Auth, Identity
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
-from fairq.wire.beside import to_message
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
+from fairq.wire.raw_payloads import to_message
 from tests.sending import send_message
 from tests.server.web.http.harness import read_all, read_until
 from tests.store.waiting import wait_until

@@ -21,8 +21,8 @@ from fairq.server.run import Served
 from fairq.server.web.http.schema import hints_of
 from fairq.wire import frames
 from fairq.wire import messages as wire
-from fairq.wire.beside import Message
 from fairq.wire.codec import CLIENT_TYPES, decode_client
+from fairq.wire.raw_payloads import Message
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS

@@ -16,7 +16,7 @@ import fairq.sync
 from fairq.errors import Closed, NotYet, OutcomeUnknown, Unavailable
 from fairq.sync.transport import Transport
 from fairq.wire.client_session import ClientSession
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
 from tests.client.runtimes import Service
 from tests.server.harness import tenant
 from tests.store.waiting import wait_for

@@ -14,7 +14,7 @@ from fairq.model.checks import MAX_BATCH, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
 from fairq.model.history import TenantSeries
-from fairq.model.operating import QueueRow, TokenRow
+from fairq.model.operator_views import QueueRow, TokenRow
 from fairq.model.rules import QUEUE, TENANT, rules_of, whole
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import MAX_LINKS, Link, NewTask, Settlement, TaskState, WaitingTask

@@ -16,11 +16,11 @@ from fairq.errors import BadFrame, BadRequest, FairqError
 from fairq.model import rules
 from fairq.model.tasks import ACTION, ACTIONS, Lease, NewTask, Settlement
 from fairq.wire import frames, terms
-from fairq.wire.beside import to_message
 from fairq.wire.client_session import ClientSession
 from fairq.wire.codec import CLIENT_TYPES, decode_client
 from fairq.wire.decode import decode_server
 from fairq.wire.frames import Push, PushedTask
+from fairq.wire.raw_payloads import to_message
 from fairq.wire.server_session import ServerSession
 from fairq.wire.strict_json import MAX_COST, MAX_DEPTH, cost_of, parse
 from fairq.wire.verbs import VERBS

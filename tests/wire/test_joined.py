@@ -19,7 +19,7 @@ from fairq.model.tasks import Lease, Settlement
 from fairq.server.engine.dispatch.worker_account import Terms, WorkerAccount
 from fairq.wire import frames
 from fairq.wire import messages as wire
-from fairq.wire.beside import Message
+from fairq.wire.raw_payloads import Message
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import Role, State
 from fairq.wire.worker_session import WorkerSession

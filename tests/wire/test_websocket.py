@@ -18,7 +18,7 @@ from websockets.typing import Subprotocol
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.utilities import RemoteProtocolError
 
-from fairq.wire.endings import Refused
+from fairq.wire.connection_errors import Refused
 from fairq.wire.websocket import MAX_FRAGMENTS, ClientHandshake, WebSocket
 from tests.store.cases import case
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fairq.errors import NotFound
 from fairq.model.history import MAX_NAMED, OTHERS, History, Period
-from fairq.model.operating import HeldLimits, QueueRow
+from fairq.model.operator_views import HeldLimits, QueueRow
 from fairq.model.simulation.observed import Observed, cut, observe
 from fairq.model.simulation.setup import Proposal
 from fairq.model.tenants import TenantState

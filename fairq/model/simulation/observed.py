@@ -10,7 +10,7 @@ from attrs import frozen
 from fairq.errors import BadRequest, NotFound
 from fairq.model.history import OTHERS, History, TenantSeries
 from fairq.model.limits import Limits
-from fairq.model.operating import QueueRow
+from fairq.model.operator_views import QueueRow
 from fairq.model.simulation.run import Outcome
 from fairq.model.simulation.setup import LIMITS, MAX_SLOTS, MAX_TENANTS, Setup, Terms
 from fairq.model.simulation.traffic import FLUSH_MS, Demand

@@ -20,7 +20,7 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.model.operating import Takers
+from fairq.model.operator_views import Takers
 from fairq.model.waiting import WAIT_CAUSES, Report
 from fairq.model.workers import SilentWorker
 from fairq.server.engine.attempts import AttemptSearch

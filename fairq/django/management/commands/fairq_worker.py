@@ -11,8 +11,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import autoreload
 
 from fairq.cli.ending import ending
+from fairq.cli.signals import run_in, work_until_stopped
 from fairq.cli.worker import load_app
-from fairq.cli.working import run_in, work_until_stopped
 from fairq.django.conf import setting
 from fairq.django.connections import install
 from fairq.django.logs import log_open

@@ -14,7 +14,7 @@ from attrs import asdict, define, evolve, frozen
 
 from fairq.errors import BadRequest, FairqError, Forbidden, TokenExpired, Unauthorized
 from fairq.model.checks import check_tenant
-from fairq.model.operating import TokenRow
+from fairq.model.operator_views import TokenRow
 from fairq.store.store import Store
 from fairq.tokens import TokenRecord, hash_token, token_id
 from fairq.wire.terms import Role

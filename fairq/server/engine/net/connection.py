@@ -27,7 +27,7 @@ from fairq.server.engine.net.auth import Identity
 from fairq.server.engine.net.refusals import Refusals
 from fairq.server.engine.net.tenant_load import RETRY_MS, TenantLoad, tenants_of
 from fairq.wire import messages as wire
-from fairq.wire.beside import Message
+from fairq.wire.raw_payloads import Message
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import CLOSE_SILENT, MAX_PRODUCER_WAITING, MAX_WAITING, Role, State
 

@@ -22,9 +22,9 @@ from fairq.io.turns import Gate, turn_time
 from fairq.model.tasks import Lease
 from fairq.server.engine.net.connection import Connection, nothing
 from fairq.server.engine.net.tenant_load import RETRY_MS
-from fairq.wire.beside import Message
-from fairq.wire.endings import Disconnected
+from fairq.wire.connection_errors import Disconnected
 from fairq.wire.frames import Ping
+from fairq.wire.raw_payloads import Message
 from fairq.wire.terms import CLOSE_SILENT, TIMEOUT_S, State
 
 log = structlog.get_logger("fairq.server")

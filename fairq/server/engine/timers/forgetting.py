@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from fairq.errors import FairqError
-from fairq.model.operating import Takers
+from fairq.model.operator_views import Takers
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import asdict, evolve
 
 from fairq.errors import NotFound
-from fairq.model.nearest import nearest
+from fairq.model.suggestions import nearest
 from fairq.model.waiting import explain
 from fairq.model.workers import LeaseKey
 from fairq.server.engine.app import MAX_SILENT, App

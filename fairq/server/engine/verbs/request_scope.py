@@ -13,7 +13,7 @@ from fairq.model.rules import check_fields
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
 from fairq.wire import messages as wire
-from fairq.wire.beside import payload_field
+from fairq.wire.raw_payloads import payload_field
 
 Body = dict[str, Any]
 T = TypeVar("T")

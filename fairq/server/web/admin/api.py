@@ -23,7 +23,7 @@ from fairq.server.engine.net.auth import Identity
 from fairq.server.web.admin.health import Health
 from fairq.server.web.admin.metrics import Metrics
 from fairq.server.web.admin.operators import Operators
-from fairq.server.web.admin.pace import Pace
+from fairq.server.web.admin.rate_limit import RateLimit
 from fairq.server.web.admin.routes import ROWS
 from fairq.server.web.admin.seal import Seal
 from fairq.server.web.http.api import make_application
@@ -80,13 +80,13 @@ def make_admin_api(
     requests = Places("requests under way", MAX_REQUESTS, MAX_TOKEN_REQUESTS, MAX_TOKEN_REQUESTS)
     waits = Places("requests that wait", MAX_WAITS, MAX_TOKEN_WAITS, MAX_TOKEN_WAITS)
     guard = Guard(api, app, operators, lambda path: path.startswith("/api/") and path != DOCUMENT, requests, waits)
-    return Seal(Pace(guard))
+    return Seal(RateLimit(guard))
 
 
 def make_metrics_api(app: App, operators: Operators) -> ASGIApp:
     """Make the application of a listener that has nothing but /metrics."""
     page = _page_of(operators, Metrics(app, Health(app)), is_open=app.settings.is_metrics_loopback)
-    return Seal(Pace(make_application([page], DOCUMENT)))
+    return Seal(RateLimit(make_application([page], DOCUMENT)))
 
 
 def _page_of(operators: Operators, metrics: Metrics, *, is_open: bool) -> Route:

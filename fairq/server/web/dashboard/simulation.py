@@ -12,7 +12,7 @@ from attrs import frozen
 
 from fairq.errors import BadRequest, NotFound, TooMany
 from fairq.model.history import PERIOD, History, Period
-from fairq.model.operating import HeldLimits, QueueRow
+from fairq.model.operator_views import HeldLimits, QueueRow
 from fairq.model.simulation.comparison import Comparison
 from fairq.model.simulation.gathering import gather
 from fairq.model.simulation.setup import Proposal, check_proposal

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairq.errors import StoreRefused
 from fairq.model.audit import Change
-from fairq.model.operating import TokenRow
+from fairq.model.operator_views import TokenRow
 from fairq.server.web.dashboard.view import Context, View, rows_of
 from fairq.store.dial import read_info
 from fairq.store.migrations import data_state

@@ -13,8 +13,8 @@ from fairq.server.engine.app import App
 from fairq.server.engine.net.origin import Origin
 from fairq.server.web.dashboard.sessions import Session
 from fairq.wire import messages as wire
-from fairq.wire.beside import Beside, decode_payload
 from fairq.wire.decode import structure
+from fairq.wire.raw_payloads import RawPayload, decode_payload
 
 if TYPE_CHECKING:
     from fairq.model.simulation.comparison import Comparison
@@ -35,9 +35,9 @@ def rows_of(kind: type[T], rows: Iterable[Mapping[str, Any]]) -> list[T]:
 
 
 def _with_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    beside, inline = row.get("payload_bytes"), row.get("payload")
-    if isinstance(beside, Beside):
-        return {**row, "payload": decode_payload(beside.text)}
+    raw, inline = row.get("payload_bytes"), row.get("payload")
+    if isinstance(raw, RawPayload):
+        return {**row, "payload": decode_payload(raw.text)}
     return {**row, "payload": orjson.loads(orjson.dumps(inline))} if isinstance(inline, orjson.Fragment) else row
 
 

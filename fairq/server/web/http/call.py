@@ -21,7 +21,7 @@ from fairq.server.web.http.fields import make_request, read_query
 from fairq.server.web.http.problems import Problem
 from fairq.server.web.http.stream import BoundedStream
 from fairq.server.web.http.traffic import Places
-from fairq.wire.beside import Beside, Unreadable, decode_payload
+from fairq.wire.raw_payloads import RawPayload, Unreadable, decode_payload
 from fairq.wire.terms import Role
 
 CALL = "fairq.call"  # its name in the scope
@@ -116,8 +116,8 @@ def _show(row: Any) -> Any:
     """Return a row of a reply with a payload that travels beside frames in its place."""
     if type(row) is not dict or "payload_bytes" not in row:
         return row
-    beside = row["payload_bytes"]
-    text = beside.text if type(beside) is Beside else b""
+    raw = row["payload_bytes"]
+    text = raw.text if type(raw) is RawPayload else b""
     payload = decode_payload(text)
     shown = text.decode(errors="replace") if isinstance(payload, Unreadable) else orjson.Fragment(text)
     return {name: value for name, value in row.items() if name != "payload_bytes"} | {"payload": shown}

@@ -25,8 +25,8 @@ from fairq.model.rules import MOMENT
 from fairq.model.tasks import MAX_LINKS, OPTIONS, NewTask, Settlement
 from fairq.wire import messages as wire
 from fairq.wire import terms
-from fairq.wire.beside import Beside, check_payload_size
 from fairq.wire.codec import check_not_empty, structure
+from fairq.wire.raw_payloads import RawPayload, check_payload_size
 
 NOT_HERE = frozenset({"ref"})  # fields that only frames have
 _OPTIONS = TaskOptions.__annotations__.keys()
@@ -150,7 +150,7 @@ def _link(value: Any, max_bytes: int, origin: str) -> dict[str, Any]:
         raise BadRequest("a link is for the tenant of its task", field="tenant")
     task, _ = make_task(given, max_bytes, f"{DERIVED}{sha256(origin.encode()).hexdigest()[:32]}")
     asked = {name: it for name, default in OPTIONS.items() if (it := getattr(task, name)) != default}
-    return {"queue": queue, "id": task.id, "payload": Beside(task.payload), **asked}
+    return {"queue": queue, "id": task.id, "payload": RawPayload(task.payload), **asked}
 
 
 def make_task(value: Any, max_bytes: int, id: str | None = None) -> tuple[NewTask, str | None]:

@@ -14,7 +14,7 @@ from fairq.model import rules
 from fairq.model.cancelling import CancelProgress
 from fairq.model.checks import MAX_BATCH, TASK_ID_PATTERN
 from fairq.model.events import EVENT_ID
-from fairq.model.operating import Deletion
+from fairq.model.operator_views import Deletion
 from fairq.model.option_tables import TaskOptions
 from fairq.model.queues import Repair
 from fairq.model.rules import pattern

@@ -12,7 +12,7 @@ import jsonschema_rs
 import trio
 
 from fairq.server.run import Served
-from fairq.server.web.admin import pace
+from fairq.server.web.admin import rate_limit
 from fairq.server.web.admin.api import make_document
 from fairq.server.web.admin.routes import ROWS
 from fairq.wire import frames
@@ -160,7 +160,7 @@ async def test_a_flood_is_answered_slowly_and_probes_go_on(autojump_clock: objec
     async def inner(scope: Any, _: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    paced = pace.Pace(inner)
+    paced = rate_limit.RateLimit(inner)
 
     async def ask(path: str, address: str) -> int:
         statuses: list[int] = []
@@ -176,11 +176,11 @@ async def test_a_flood_is_answered_slowly_and_probes_go_on(autojump_clock: objec
         return statuses[0]
 
     began = trio.current_time()
-    for _ in range(int(pace.ADDRESS_BURST)):
+    for _ in range(int(rate_limit.ADDRESS_BURST)):
         assert await ask("/api/queues", "10.0.0.1") == 200
     assert trio.current_time() == began
     assert await ask("/api/queues", "10.0.0.1") == 429
-    assert trio.current_time() == began + pace.PENALTY_S
+    assert trio.current_time() == began + rate_limit.PENALTY_S
     assert await ask("/api/queues", "10.0.0.2") == 200, "another address has a rate of its own"
     for n in range(3, 20):  # from everywhere
         for _ in range(100):

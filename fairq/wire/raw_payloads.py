@@ -1,8 +1,8 @@
-"""Payloads that travel beside their frame, so that a server need not read them.
+"""Raw payloads: they travel after their frame, in the same message, so that a server need not parse them.
 
 A payload of more than MAX_INLINE_BYTES stands as `payload_bytes` in its frame, and the frame in a binary message: its
 JSON text, a line feed, and those payloads, in the order of their `payload_bytes`. The server stores and forwards such a
-payload as it is. Only who decodes it in the end finds out whether it is JSON.
+payload as it is. Only its reader finds out whether it is JSON.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Message = str | bytes  # a text or binary message of the websocket
 
 
 @frozen
-class Beside:
-    """A payload that travels beside its frame, as JSON text."""
+class RawPayload:
+    """A payload as JSON text, sent after its frame."""
 
     text: bytes
 
@@ -55,16 +55,16 @@ def check_inline(payload: bytes) -> bytes:
 def payload_field(payload: bytes) -> tuple[str, Any]:
     """Return the name and value of the field that carries a payload; an empty one, lost by the store, is no JSON."""
     if not payload or len(payload) > MAX_INLINE_BYTES:
-        return "payload_bytes", Beside(payload)
+        return "payload_bytes", RawPayload(payload)
     return "payload", orjson.Fragment(payload)
 
 
 def to_message(frame: Mapping[str, Any]) -> Message:
-    """Write a frame; its `Beside` values become their lengths."""
+    """Write a frame; its `RawPayload` values become their lengths."""
     payloads: list[bytes] = []
 
     def move(value: object) -> int:
-        if type(value) is not Beside:
+        if type(value) is not RawPayload:
             raise TypeError(f"{type(value).__name__} is not JSON")
         payloads.append(value.text)
         return len(value.text)

@@ -14,9 +14,9 @@ from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES
 from fairq.model.tasks import Lease, NewTask
 from fairq.wire import messages as wire
 from fairq.wire import terms
-from fairq.wire.beside import Unreadable
 from fairq.wire.codec import decode_client
 from fairq.wire.decode import decode_server
+from fairq.wire.raw_payloads import Unreadable
 from fairq.wire.server_session import ServerSession
 from fairq.wire.strict_json import MAX_DEPTH
 from tests.frames import read_frame, write_frame

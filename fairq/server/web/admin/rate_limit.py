@@ -1,4 +1,4 @@
-"""How fast the operators' listener answers: a flood of requests takes little of the process that serves tenants too.
+"""The rate limit of the operators' listener: a flood of requests takes little time from the tenants.
 
 An address has a rate, and all together have one. A request beyond it is answered after PENALTY_S, as `too_many`: so a
 connection gets one answer a second. Probes of health count only for their own address: a flood from elsewhere does not
@@ -23,7 +23,7 @@ PROBES = ("/livez", "/readyz")
 
 
 @define(eq=False)
-class Pace:
+class RateLimit:
     """Stands before the application of the operators' listener."""
 
     inner: ASGIApp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairq.model.nearest import MAX_COMPARED, did_you_mean, nearest
+from fairq.model.suggestions import MAX_COMPARED, did_you_mean, nearest
 
 
 @pytest.mark.parametrize(
