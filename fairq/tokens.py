@@ -11,7 +11,7 @@ from attrs import frozen
 
 from fairq.errors import BadRequest
 from fairq.model.rules import QUEUES, TENANT, check_fields
-from fairq.model.tokens import HASH, LABEL, TENANTS, TOKEN_ID
+from fairq.model.token_rules import HASH, LABEL, TENANTS, TOKEN_ID
 from fairq.wire.terms import ROLE, Role
 
 

@@ -25,7 +25,7 @@ from attrs import define, field, frozen
 
 import fairq
 from fairq.client.channel import Target
-from fairq.client.dial import dial
+from fairq.client.connect import open_transport
 from fairq.errors import FairqError
 from fairq.wire.connection_errors import Disconnected
 from loadtest.abusers import ABUSERS
@@ -160,7 +160,7 @@ class Victim:
         """Connect somebody else, and read the first answer."""
         began = time.perf_counter()
         try:
-            async with dial(Target.parse(self.server.url), "dev-tenant:newcomer") as transport:
+            async with open_transport(Target.parse(self.server.url), "dev-tenant:newcomer") as transport:
                 await transport.receive()
                 self.measured["newcomer"].append(_ms_since(began))
         except (FairqError, Disconnected):

@@ -15,8 +15,8 @@ from attrs import frozen
 
 from fairq.errors import FairqError
 from fairq.store.address import Address
-from fairq.store.dial import BROKEN, ask_once
 from fairq.store.embedded import ALLOCATOR, program
+from fairq.store.node import BROKEN, ask_once
 from fairq.store.opening import open_store
 from fairq.store.store import Store
 from fairq.store.topology import SLOTS

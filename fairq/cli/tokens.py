@@ -26,7 +26,7 @@ from fairq.model.audit import Draft, cut
 from fairq.model.operator_views import TokenRow
 from fairq.model.options import to_ms
 from fairq.model.rules import SOME_SPAN
-from fairq.model.tokens import TOKEN_ID
+from fairq.model.token_rules import TOKEN_ID
 from fairq.tokens import TokenRecord, hash_token, make_token, token_id
 from fairq.wire.terms import Role
 

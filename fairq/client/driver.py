@@ -13,8 +13,8 @@ from attrs import define, field
 
 from fairq.client import later
 from fairq.client.channel import Target, check_token, choose_servers
-from fairq.client.dial import Race
-from fairq.client.dialing import Servers
+from fairq.client.connect import Race
+from fairq.client.connect_steps import Servers
 from fairq.client.guard import Guard
 from fairq.client.runtime import Event, Runtime, background, current_runtime
 from fairq.client.transport import Transport, close_now

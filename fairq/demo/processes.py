@@ -22,8 +22,8 @@ from fairq.demo.executions import DIRECTORY_VARIABLE
 from fairq.errors import FairqError
 from fairq.io.scopes import background, end_process
 from fairq.store.address import Address
-from fairq.store.dial import ask_once
 from fairq.store.embedded import store_url
+from fairq.store.node import ask_once
 
 HANDLERS = "fairq.demo.handlers:app"
 WORKERS = 2

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 from attrs import field, frozen
 
 from fairq.model.rules import MOMENT, matching, or_empty
-from fairq.model.tokens import TOKEN_ID
+from fairq.model.token_rules import TOKEN_ID
 
 UNKNOWN, BEGUN = "unknown", "begun"  # outcomes of changes that their servers have not ended
 TEXT_BYTES = 1_000  # of a target, of what is new, of the previous: what is longer is cut

@@ -31,11 +31,11 @@ from fairq.store.backup_check import Checking
 from fairq.store.backup_file import Header, Writer, read_header, read_lines
 from fairq.store.calls import load_library
 from fairq.store.connection import Connection
-from fairq.store.dial import BROKEN, Redirected, ask_once, cause_of, read_info
 from fairq.store.dumping import scan, write_lines
 from fairq.store.embedded import log_tail, program
 from fairq.store.loading import Counts, Loading
 from fairq.store.migrations import OLDEST, READABLE
+from fairq.store.node import BROKEN, Redirected, ask_once, cause_of, read_info
 from fairq.store.opening import open_store
 from fairq.store.snapshot import SILENT_S, read_snapshot
 from fairq.store.store import Store

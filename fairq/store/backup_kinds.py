@@ -16,7 +16,7 @@ from fairq.model.history import STEPS
 from fairq.model.rules import TENANT, one_of
 from fairq.model.schedules import SCHEDULE_NAME
 from fairq.model.tasks import DEDUPE_KEY, MAX_RESULT_BYTES, NewTask
-from fairq.model.tokens import TOKEN_ID
+from fairq.model.token_rules import TOKEN_ID
 from fairq.store.audit import Entry
 from fairq.store.backup_ledger import Key
 from fairq.store.backup_rules import (

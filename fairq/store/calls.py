@@ -21,7 +21,7 @@ from fairq.store.counts import Counts
 from fairq.store.migrations import check_data_version
 from fairq.store.registry import Registry
 from fairq.store.replicas import Replicas
-from fairq.store.tokens import Tokens
+from fairq.store.token_records import Tokens
 from fairq.store.workers import Workers
 
 log = structlog.get_logger("fairq.store")

@@ -31,7 +31,7 @@ from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.io.taskless import in_task
 from fairq.store.address import Address, node_address
 from fairq.store.connection import Connection
-from fairq.store.dial import BROKEN, Redirected, Word, ask_once, cause_of
+from fairq.store.node import BROKEN, Redirected, Word, ask_once, cause_of
 from fairq.store.topology import SLOTS, Range, read_slots
 
 log = structlog.get_logger("fairq.store")

@@ -26,7 +26,7 @@ from fairq.io.sockets import receive_some, send_now
 from fairq.io.taskless import Wait
 from fairq.io.turns import at_end_of_turn, call_from_end, turn_time
 from fairq.store.address import Address
-from fairq.store.dial import BROKEN, Word, as_error, cause_of, connect, pack
+from fairq.store.node import BROKEN, Word, as_error, cause_of, connect, pack
 from fairq.store.sentinel import following
 
 log = structlog.get_logger("fairq.store")

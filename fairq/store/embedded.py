@@ -26,7 +26,7 @@ import trio
 from fairq.errors import FairqError, SettingsError, Unavailable
 from fairq.io.scopes import background, end_process
 from fairq.store.address import Address
-from fairq.store.dial import ask, ask_once, connect
+from fairq.store.node import ask, ask_once, connect
 
 try:
     import fcntl

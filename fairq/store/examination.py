@@ -21,9 +21,9 @@ from attrs import evolve
 from fairq.errors import FairqError, SettingsError, StoreRefused
 from fairq.store import keys, library
 from fairq.store.address import Address
-from fairq.store.dial import BROKEN, Redirected, ask, cause_of, connect, read_info
 from fairq.store.durability import Finding, Level, risks
 from fairq.store.migrations import DataState, Migration, data_state, libraries_of
+from fairq.store.node import BROKEN, Redirected, ask, cause_of, connect, read_info
 from fairq.store.topology import read_topology
 
 ANSWER_S = 5.0  # how long connecting to a node, and each of its answers, may take

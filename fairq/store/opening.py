@@ -14,9 +14,9 @@ from fairq.store.address import parse_seeds, without_secrets
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription
-from fairq.store.dial import read_info
 from fairq.store.durability import Finding, risks
 from fairq.store.migrations import check_data_version
+from fairq.store.node import read_info
 from fairq.store.replicas import Replicas
 from fairq.store.store import Store
 from fairq.store.topology import is_cluster

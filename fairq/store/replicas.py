@@ -29,7 +29,7 @@ from fairq.io.taskless import Wait
 from fairq.io.turns import call_from_end, turn_time
 from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection
-from fairq.store.dial import read_info
+from fairq.store.node import read_info
 
 log = structlog.get_logger("fairq.store")
 

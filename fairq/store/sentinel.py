@@ -21,7 +21,7 @@ from attrs import evolve
 from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.io.scopes import background
 from fairq.store.address import Address, node_address
-from fairq.store.dial import BROKEN, ask_once, cause_of
+from fairq.store.node import BROKEN, ask_once, cause_of
 
 log = structlog.get_logger("fairq.store")
 

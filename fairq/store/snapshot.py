@@ -15,7 +15,7 @@ from attrs import define, evolve
 
 from fairq.errors import StoreRefused, Unavailable
 from fairq.store.address import Address
-from fairq.store.dial import BROKEN, ask, cause_of, connect
+from fairq.store.node import BROKEN, ask, cause_of, connect
 
 SILENT_S = 90.0  # a node that forks says nothing for a while; a node that has died says nothing for longer
 _CHUNK = 1 << 18

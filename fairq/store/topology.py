@@ -17,7 +17,7 @@ from redis.cluster import parse_cluster_slots
 
 from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.store.address import Address, node_address, parse_seeds
-from fairq.store.dial import BROKEN, ask, cause_of, connect
+from fairq.store.node import BROKEN, ask, cause_of, connect
 from fairq.store.sentinel import address_of, locate
 
 log = structlog.get_logger("fairq.store")

@@ -1,4 +1,4 @@
-"""Connections that threads open, one beside the other until one is open (fairq/client/dialing.py says why)."""
+"""Connections that threads open, one beside the other until one is open (fairq/client/connect_steps.py says why)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import inf
 from attrs import define, field
 
 from fairq.client.channel import Target
-from fairq.client.dialing import Servers
+from fairq.client.connect_steps import Servers
 from fairq.errors import FairqError
 from fairq.sync.transport import Transport
 from fairq.wire.client_session import ClientSession

@@ -30,7 +30,7 @@ from attrs import define, field
 
 from fairq.client import forks
 from fairq.client.channel import Target, check_token, choose_servers
-from fairq.client.dialing import HANDSHAKE_S, Address, Servers
+from fairq.client.connect_steps import HANDSHAKE_S, Address, Servers
 from fairq.client.guard import RETRY_S
 from fairq.client.runtime import in_trio
 from fairq.errors import BadFrame, Closed, FairqError, Forbidden, OutcomeUnknown, Unauthorized

@@ -13,7 +13,7 @@ from math import inf
 from attrs import define, field
 
 from fairq.client.channel import PIECE_BYTES, Target
-from fairq.client.dialing import Address, Dialing, addresses_in
+from fairq.client.connect_steps import Address, ConnectSteps, addresses_in
 from fairq.client.transport import SEND_S
 from fairq.wire.connection_errors import Disconnected
 from fairq.wire.raw_payloads import Message
@@ -28,7 +28,7 @@ def resolve(target: Target, turn: int) -> list[Address]:
 
 
 @define(eq=False)
-class Transport(Dialing):
+class Transport(ConnectSteps):
     """A connection to a server, from its first step on. `source(now)` hands out the messages to send."""
 
     source: Callable[[float], Sequence[Message]]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import orjson
 from attrs import field, frozen
 
-from fairq.model import attempts, queues, tokens
+from fairq.model import attempts, queues, token_rules
 from fairq.model.audit import PLACE, TOKEN, VERB
 from fairq.model.batches import CALLBACK_NAME, RUNNING, STAGE
 from fairq.model.cron import CRON, ZONE
@@ -534,12 +534,12 @@ class Webhooks(Request):
 class CreateToken(Request):
     """Register a token that the caller made; `hash` is the SHA-256 of its text, which is never sent."""
 
-    id: Annotated[str, tokens.TOKEN_ID]
+    id: Annotated[str, token_rules.TOKEN_ID]
     role: Annotated[str, ROLE]
-    hash: Annotated[str, tokens.HASH]
-    tenant: Annotated[str | None, tokens.TENANTS] = None
+    hash: Annotated[str, token_rules.HASH]
+    tenant: Annotated[str | None, token_rules.TENANTS] = None
     queues: Annotated[list[str] | None, QUEUES] = None
-    label: Annotated[str, tokens.LABEL] = ""
+    label: Annotated[str, token_rules.LABEL] = ""
     expires_in_ms: Annotated[int | None, SOME_SPAN] = None
 
 
@@ -554,7 +554,7 @@ class ListTokens(Request):
 class RevokeToken(Request):
     """Delete a token and close the connections that use it."""
 
-    id: Annotated[str, tokens.TOKEN_ID]
+    id: Annotated[str, token_rules.TOKEN_ID]
 
 
 @frozen

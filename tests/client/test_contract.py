@@ -45,7 +45,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients leave a silent server twenty times as soon."""
     for name, seconds in {"PROBE_S": 0.02, "WAIT_S": 0.2, "BESIDE_S": 0.1, "LEAVE_S": 0.3, "SPREAD_S": 0.0}.items():
         monkeypatch.setattr(f"fairq.wire.suspicion.{name}", seconds)
-    monkeypatch.setattr("fairq.client.dialing.BESIDE_S", 0.1)
+    monkeypatch.setattr("fairq.client.connect_steps.BESIDE_S", 0.1)
     monkeypatch.setattr("fairq.client.channel.random.sample", lambda targets, _: list(targets))
 
 
@@ -218,8 +218,8 @@ async def test_the_next_address_is_tried_when_the_first_leads_nowhere(
         return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (name, port)) for family, name in found]
 
     with socket.create_server((host, port)) if first == "frozen" else nullcontext():
-        monkeypatch.setattr("fairq.client.dialing.ADDRESS_S", 0.05)
-        monkeypatch.setattr("fairq.client.dialing.BESIDE_S", 0.1)
+        monkeypatch.setattr("fairq.client.connect_steps.ADDRESS_S", 0.05)
+        monkeypatch.setattr("fairq.client.connect_steps.BESIDE_S", 0.1)
         monkeypatch.setattr("socket.socket", Socket)
         monkeypatch.setattr("socket.getaddrinfo", find)
         async with api.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:

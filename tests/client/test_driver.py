@@ -10,7 +10,7 @@ import trio
 from attrs import evolve
 
 from fairq.client.channel import Channel, Target
-from fairq.client.dial import dial
+from fairq.client.connect import open_transport
 from fairq.client.driver import Driver
 from fairq.client.runtime import current_runtime
 from fairq.client.transport import Transport
@@ -44,7 +44,7 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
     def is_down() -> bool:
         return are_down and len(opened) == 1 and trio.current_time() < opened[0] + TIMEOUT_S
 
-    monkeypatch.setattr("fairq.client.dial.connect", connect)
+    monkeypatch.setattr("fairq.client.connect.connect", connect)
     driver = Driver.to("ws://127.0.0.1:1", "token", WorkerSession(worker="w", queues=["q"]))
     with trio.move_on_after(4 * TIMEOUT_S):
         await driver.run()
@@ -64,7 +64,7 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
 async def test_a_server_that_dies_during_the_handshake_is_known_to_be_away_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fairq.client.dial.HANDSHAKE_S", 3600.0)
+    monkeypatch.setattr("fairq.client.connect.HANDSHAKE_S", 3600.0)
 
     async def die(stream: trio.SocketStream) -> None:
         async with stream:
@@ -75,7 +75,7 @@ async def test_a_server_that_dies_during_the_handshake_is_known_to_be_away_at_on
             listeners = await nursery.start(trio.serve_tcp, die, 0)
             port = listeners[0].socket.getsockname()[1]
             with pytest.raises(Unavailable, match="closed the connection before it answered"):
-                async with dial(Target.parse(f"ws://127.0.0.1:{port}"), "token"):
+                async with open_transport(Target.parse(f"ws://127.0.0.1:{port}"), "token"):
                     pass
             nursery.cancel_scope.cancel()
 

@@ -12,7 +12,7 @@ import trio
 from attrs import define, field
 
 from fairq.client.channel import Target
-from fairq.client.dial import dial
+from fairq.client.connect import open_transport
 from fairq.client.transport import Transport
 from fairq.model.checks import bare_id
 from fairq.server.run import Served, running_server
@@ -194,7 +194,7 @@ class Raw:
 async def raw(served: Served | str, token: str) -> AsyncIterator[Raw]:
     """A bare connection that the server has welcomed."""
     url = served if isinstance(served, str) else url_of(served)
-    async with dial(Target.parse(url), token) as transport:
+    async with open_transport(Target.parse(url), token) as transport:
         client = Raw(transport)
         client.welcome = await client.receive()
         assert client.welcome["type"] == "welcome"

@@ -103,7 +103,7 @@ async def test_uses_that_cannot_be_written_are_written_later(
     async with raw(served, text):
         pass
     with monkeypatch.context() as patch:
-        patch.setattr("fairq.store.tokens.Tokens.write_uses", away)
+        patch.setattr("fairq.store.token_records.Tokens.write_uses", away)
         await served.app.token_uses.write()
     await served.app.token_uses.write()
     assert id in await served.app.store.tokens.read_uses()

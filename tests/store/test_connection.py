@@ -20,7 +20,7 @@ from fairq.io.taskless import Taskless
 from fairq.store import connection as module
 from fairq.store.address import Address
 from fairq.store.connection import Connection, Subscription
-from fairq.store.dial import Redirected, as_error, ask_once, cause_of
+from fairq.store.node import Redirected, as_error, ask_once, cause_of
 from tests import stores
 from tests.logs import captured_logs
 

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from fairq.errors import FairqError
 from fairq.store.connection import Connection
-from fairq.store.dial import read_info
+from fairq.store.node import read_info
 
 MAX_NODES = 64  # that are asked
 

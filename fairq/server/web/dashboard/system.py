@@ -11,8 +11,8 @@ from fairq.errors import StoreRefused
 from fairq.model.audit import Change
 from fairq.model.operator_views import TokenRow
 from fairq.server.web.dashboard.view import Context, View, rows_of
-from fairq.store.dial import read_info
 from fairq.store.migrations import data_state
+from fairq.store.node import read_info
 from fairq.wire import messages as wire
 
 _INFO = ("server", "memory", "persistence", "clients", "stats")

@@ -1,7 +1,7 @@
-"""The way to an open channel in steps that never wait, so that every runtime shares it.
+"""The steps from an address to an open channel; none of them waits, so every runtime shares them.
 
-A server that takes a connection may be frozen all the same. So a client begins to connect to the next address beside,
-and the first connection that is open is the one. The others are closed. A name may have an address for each of several
+A server that takes a connection may be frozen all the same. So a client soon begins to connect to the next address
+too, and uses the first connection that is open. The others are closed. A name may have an address for each of several
 servers: each turn begins with another one. An address may lead to several servers or processes: it is tried again too.
 Which process a connection comes to is chance: one that is frozen may get several in a row. A server that is only busy
 may take all of HANDSHAKE_S, so after a round of the URLs, and EVEN tries at least, the pauses are twice as long.
@@ -77,7 +77,7 @@ def addresses_in(found: Iterable[tuple[int, int, int, str, tuple[Any, ...]]], tu
 
 
 @define(eq=False)
-class Dialing:
+class ConnectSteps:
     """A connection to one address of a server after the other, and then the handshakes.
 
     Its owner waits until the socket is ready or the deadline has come, and calls `proceed`.

@@ -10,14 +10,14 @@ import anyio
 from attrs import define, field
 
 from fairq.client.channel import Channel, Target
-from fairq.client.dialing import HANDSHAKE_S, Dialing, Servers, addresses_in
+from fairq.client.connect_steps import HANDSHAKE_S, ConnectSteps, Servers, addresses_in
 from fairq.client.runtime import Event, Runtime, current_runtime
 from fairq.client.transport import Transport, close_now
 from fairq.errors import FairqError, Forbidden, Unauthorized
 
 
 @asynccontextmanager
-async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
+async def open_transport(target: Target, token: str) -> AsyncIterator[Transport]:
     """Connect to a server while the context lasts. Raises: as `connect`."""
     transport = await connect(target, token)
     try:
@@ -32,30 +32,30 @@ async def connect(target: Target, token: str, turn: int = 0) -> Transport:
     Raises: Unauthorized or Forbidden if it refuses us; Unavailable if it cannot be reached, or breaks the protocol.
     """
     runtime = current_runtime()
-    dialing = Dialing(target, token, [], runtime.current_time() + HANDSHAKE_S)
+    steps = ConnectSteps(target, token, [], runtime.current_time() + HANDSHAKE_S)
     try:
-        channel = await _open(dialing, runtime, turn)
+        channel = await _open(steps, runtime, turn)
     except BaseException:
-        dialing.abandon()
+        steps.abandon()
         raise
-    assert dialing.socket is not None
-    reader = runtime.make_reader(dialing.socket)
-    return Transport(runtime, dialing.socket, reader, channel, target.url, unsent=dialing.unsent)
+    assert steps.socket is not None
+    reader = runtime.make_reader(steps.socket)
+    return Transport(runtime, steps.socket, reader, channel, target.url, unsent=steps.unsent)
 
 
-async def _open(dialing: Dialing, runtime: Runtime, turn: int) -> Channel:
+async def _open(steps: ConnectSteps, runtime: Runtime, turn: int) -> Channel:
     """Look up the server's addresses, and take all steps."""
-    target = dialing.target
+    target = steps.target
     try:
-        with anyio.CancelScope(deadline=dialing.ends_at):
+        with anyio.CancelScope(deadline=steps.ends_at):
             found = await anyio.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-            dialing.addresses = addresses_in(found, turn)
+            steps.addresses = addresses_in(found, turn)
     except OSError as error:
         raise target.unreachable(error) from None
-    while (channel := dialing.open(runtime.current_time())) is None:
-        assert dialing.socket is not None
-        with anyio.CancelScope(deadline=dialing.deadline):
-            await (anyio.wait_writable if dialing.wants_room else anyio.wait_readable)(dialing.socket)
+    while (channel := steps.open(runtime.current_time())) is None:
+        assert steps.socket is not None
+        with anyio.CancelScope(deadline=steps.deadline):
+            await (anyio.wait_writable if steps.wants_room else anyio.wait_readable)(steps.socket)
     return channel
 
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 import pytest
 
 from fairq.client.channel import Target
-from fairq.client.dialing import HANDSHAKE_S, Servers
+from fairq.client.connect_steps import HANDSHAKE_S, Servers
 
 
 def servers(count: int) -> Servers:

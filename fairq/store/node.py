@@ -1,4 +1,4 @@
-"""Dialling a node of the store: connecting, logging in, single commands, and what its error replies mean."""
+"""A node of the store: connecting, logging in, single commands, and what its error replies mean."""
 
 from __future__ import annotations
 
