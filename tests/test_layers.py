@@ -6,6 +6,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parent.parent / "fairq"
 # part -> the parts of fairq that it imports, all of them above it: so there are no circles.
 IMPORTS = {
@@ -13,13 +15,12 @@ IMPORTS = {
     "model": "errors",
     "wire": "errors model",
     "log": "",
-    "parentage": "",
     "io": "errors wire log",
     "tokens": "errors model wire",
     "store": "errors model wire io tokens",
     "server/settings": "errors model",
     "server/rated_log": "model",
-    "server/fleet": "errors parentage server/settings",
+    "server/fleet": "errors io server/settings",
     "server/garbage": "",
     "server/engine/stats": "errors model store",
     "server/engine/timers": "errors model io store server/rated_log",
@@ -52,7 +53,7 @@ IMPORTS = {
     "server/web": "",
     "server": "",
     "client": "errors model wire io log tokens",
-    "sync": "errors model wire log client",
+    "sync": "errors model wire io log client",
     "webhook": "errors model wire io client",
     "testing": "errors model wire io client sync",
     "fairq": "errors client",
@@ -60,13 +61,13 @@ IMPORTS = {
     "docs": "webhook testing fairq",
     "demo": "errors model io store client",
     "cli": (
-        "errors model wire io log parentage tokens store server/settings server/fleet server/engine/net server/run "
+        "errors model wire io log tokens store server/settings server/fleet server/engine/net server/run "
         "client webhook demo"
     ),
     "django": "errors model log client sync cli",
     "__main__": "cli",
 }
-PACKAGES = ("wire", "store", "server", "client", "sync", "webhook", "testing", "cli", "demo", "django")
+PACKAGES = ("wire", "io", "store", "server", "client", "sync", "webhook", "testing", "cli", "demo", "django")
 PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
 IMPURE_MODULES = {"anyio", "trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time"}
 
@@ -139,12 +140,13 @@ def test_what_all_runtimes_of_the_sdk_share_knows_no_runtime() -> None:
         assert not {module.split(".")[0] for module in imports_of(PACKAGE / "client" / f"{name}.py")} & IMPURE_MODULES
 
 
-def test_the_modules_of_the_sdk_import_each_other_in_no_circle() -> None:
+@pytest.mark.parametrize("folder", ["client", "io"])
+def test_the_modules_of_a_folder_import_each_other_in_no_circle(folder: str) -> None:
     below = {
         path.stem: {
-            name.split(".")[2] for name in imports_of(path, for_types=False) if name.startswith("fairq.client.")
+            name.split(".")[2] for name in imports_of(path, for_types=False) if name.startswith(f"fairq.{folder}.")
         }
-        for path in (PACKAGE / "client").glob("*.py")
+        for path in (PACKAGE / folder).glob("*.py")
     }
     while free := [name for name, needs in below.items() if not needs & below.keys() - {name}]:
         for name in free:
@@ -152,11 +154,11 @@ def test_the_modules_of_the_sdk_import_each_other_in_no_circle() -> None:
     assert below == {}
 
 
-def test_the_sdk_names_a_runtime_in_one_module_only() -> None:
-    """The rest of it is anyio's; trio is imported where trio runs, for a program on asyncio may do without."""
+def test_the_sdk_names_no_runtime() -> None:
+    """It is anyio's; what it needs besides is in fairq/io, which imports trio where trio runs."""
     for path in (PACKAGE / "client").glob("*.py"):
         runtimes = {module.split(".")[0] for module in imports_of(path)} & {"trio", "asyncio"}
-        allowed = {"runtime": {"trio", "asyncio"}, "handlers": {"asyncio"}}  # it knows a Future when it sees one
+        allowed = {"handlers": {"asyncio"}}  # it knows a Future when it sees one
         assert runtimes <= allowed.get(path.stem, set()), path.name
 
 

@@ -42,7 +42,7 @@ def serve(
 
     Example: `fairq serve --dev`
     """
-    from fairq.parentage import take_line
+    from fairq.io.parentage import take_line
     from fairq.server.fleet import CHILD
     from fairq.server.run import serve as run_server
 

@@ -16,11 +16,11 @@ import anyio
 from anyio.abc import TaskStatus
 
 from fairq.cli import ending
-from fairq.client.forks import OwnProcess, replacing_signal
 from fairq.client.loops import Loop
-from fairq.client.runtime import current_runtime
 from fairq.errors import FairqError
+from fairq.io.event_loop import current_runtime
 from fairq.io.exception_groups import ungrouped
+from fairq.io.forks import OwnProcess, replacing_signal
 from fairq.log import Log
 
 log = Log("fairq.worker")

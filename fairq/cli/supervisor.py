@@ -1,6 +1,6 @@
 """`fairq worker --processes N`: child processes that are whole workers, and this one, which keeps them running.
 
-Each child has a line to this process (`fairq.parentage`). When the child reads the end of that, this process has ended,
+Each child has a line to this process (`fairq.io.parentage`). When the child reads its end, this process has ended,
 however it did: then the child stops as at SIGTERM. The child writes a letter when its worker has started, and another
 one when that has done what it was for:
 
@@ -26,12 +26,12 @@ from contextlib import suppress
 import trio
 from attrs import define, field, frozen
 
-from fairq.client.forks import keep_from_children
 from fairq.errors import SettingsError
+from fairq.io.forks import keep_from_children
+from fairq.io.parentage import start_child, take_line
 from fairq.io.scopes import background, open_plain_nursery
 from fairq.log import Log
 from fairq.model.checks import MAX_WORKER_CHARS
-from fairq.parentage import start_child, take_line
 
 log = Log("fairq.worker")
 

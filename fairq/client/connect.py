@@ -11,9 +11,10 @@ from attrs import define, field
 
 from fairq.client.channel import Channel, Target
 from fairq.client.connect_steps import HANDSHAKE_S, ConnectSteps, Servers, addresses_in
-from fairq.client.runtime import Event, Runtime, current_runtime
 from fairq.client.transport import Transport, close_now
 from fairq.errors import FairqError, Forbidden, Unauthorized
+from fairq.io.event_loop import current_runtime
+from fairq.io.runtime import Event, Runtime
 
 
 @asynccontextmanager

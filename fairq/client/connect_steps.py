@@ -21,8 +21,8 @@ from typing import Any
 from attrs import define, field
 
 from fairq.client.channel import Channel, Opening, Target
-from fairq.client.forks import keep_from_children
-from fairq.client.runtime import RECEIVE_BYTES
+from fairq.io.forks import keep_from_children
+from fairq.io.runtime import RECEIVE_BYTES
 from fairq.wire.connection_errors import Refused
 from fairq.wire.suspicion import BESIDE_S
 

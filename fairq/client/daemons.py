@@ -16,7 +16,7 @@ import anyio.lowlevel
 from anyio._core._eventloop import threadlocals  # where `anyio.from_thread` looks for its event loop
 from attrs import define, field
 
-from fairq.client.runtime import Event, Runtime
+from fairq.io.runtime import Event, Runtime
 
 _NAME = "fairq handler"
 

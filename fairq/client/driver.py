@@ -16,9 +16,10 @@ from fairq.client.channel import Target, check_token, choose_servers
 from fairq.client.connect import Race
 from fairq.client.connect_steps import Servers
 from fairq.client.guard import Guard
-from fairq.client.runtime import Event, Runtime, background, current_runtime
 from fairq.client.transport import Transport, close_now
 from fairq.errors import BadFrame, FairqError, Forbidden, Superseded, Unauthorized
+from fairq.io.event_loop import background, current_runtime
+from fairq.io.runtime import Event, Runtime
 from fairq.log import Log
 from fairq.model.tasks import NewTask
 from fairq.wire.calls import Call

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import anyio
 from attrs import define, field
 
-from fairq.client.runtime import Event, Runtime, current_runtime
 from fairq.client.transport import Transport, close_now
 from fairq.errors import FairqError
+from fairq.io.event_loop import current_runtime
+from fairq.io.runtime import Event, Runtime
 
 if TYPE_CHECKING:
     from fairq.wire.client_session import ClientSession

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import get_cancelled_exc_class
 
-from fairq.client import forks
 from fairq.client.bodies import encode_payload
-from fairq.client.interrupts import bearing_its_own_code, is_of_signal
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import Links
-from fairq.client.runtime import is_cancellation, is_cancelled
 from fairq.client.task import Postpone, Reject, Retry, Task
 from fairq.client.threads import Threads
 from fairq.client.timeouts import TimedOut
 from fairq.client.tracebacks import own_frames, traceback_of
 from fairq.client.typed import Misfit
 from fairq.errors import BadRequest, TooLarge
+from fairq.io import forks
+from fairq.io.event_loop import is_cancellation, is_cancelled
 from fairq.io.exception_groups import leaves, unwrap
+from fairq.io.interrupts import bearing_its_own_code, is_of_signal
 from fairq.log import Log
 from fairq.model.checks import MAX_ERROR_CHARS, bare_id
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, is_last_attempt

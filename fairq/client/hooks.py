@@ -62,7 +62,7 @@ class Hooks:
             return
         import anyio
 
-        from fairq.client.interrupts import is_of_signal
+        from fairq.io.interrupts import is_of_signal
 
         with anyio.move_on_after(SHUTDOWN_S, shield=True) as scope:
             for hook in reversed(self.shutdown):
@@ -91,7 +91,7 @@ async def _call(hook: Hook, context: Context) -> None:
 
 
 async def _await(returned: Awaitable[Any]) -> None:
-    from fairq.client.forks import OwnProcess
+    from fairq.io.forks import OwnProcess
 
     with OwnProcess():
         await returned

@@ -36,9 +36,9 @@ from weakref import getweakrefcount
 import anyio
 
 from fairq.client.frames import let_frames_go
-from fairq.client.patience import Patience
-from fairq.client.runtime import current_runtime, current_task, forget_native_cancels, in_trio, native_cancels
+from fairq.io.event_loop import current_runtime, current_task, forget_native_cancels, in_trio, native_cancels
 from fairq.io.exception_groups import ungrouped
+from fairq.io.patience import Patience
 from fairq.log import Log
 
 log = Log("fairq.worker")

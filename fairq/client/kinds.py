@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from fairq.client.forks import OwnProcess
 from fairq.client.hooks import Around, Hooks
 from fairq.client.retries import AS_QUEUED, Retries
 from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
 from fairq.errors import BadRequest
+from fairq.io.forks import OwnProcess
 from fairq.log import name_of
 
 if TYPE_CHECKING:

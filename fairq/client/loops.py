@@ -11,10 +11,10 @@ from itertools import islice
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from fairq.client.interrupts import bearing_its_own_code
 from fairq.client.typed import names_around
 from fairq.errors import SettingsError
 from fairq.io.exception_groups import unwrap
+from fairq.io.interrupts import bearing_its_own_code
 
 if TYPE_CHECKING:
     from fairq.client.kinds import Handler

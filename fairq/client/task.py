@@ -59,7 +59,7 @@ def _in_event_loop(method: F, *, must_run: bool = False) -> F:
 
     @wraps(method)
     def call(task: Task[Any], *args: Any, **options: Any) -> Any:
-        from fairq.client.runtime import in_event_loop
+        from fairq.io.event_loop import in_event_loop
 
         if not in_event_loop():
             raise RuntimeError(f"this is a thread: call anyio.from_thread.run(task.{method.__name__}, …)")

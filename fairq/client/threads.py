@@ -15,10 +15,11 @@ import anyio
 from attrs import define, field
 
 from fairq.client.daemons import DaemonThreads
-from fairq.client.forks import OwnProcess
 from fairq.client.frames import let_frames_go
-from fairq.client.runtime import Runtime, current_runtime
 from fairq.client.timeouts import within
+from fairq.io.event_loop import current_runtime
+from fairq.io.forks import OwnProcess
+from fairq.io.runtime import Runtime
 from fairq.log import Log, name_of
 
 log = Log("fairq.worker")

@@ -35,7 +35,7 @@ async def within(limit_s: float, call: Callable[[], Awaitable[T]]) -> T:
     import anyio
 
     from fairq.client.frames import let_frames_go
-    from fairq.client.patience import limit
+    from fairq.io.patience import limit
 
     with anyio.move_on_after(limit_s) as scope, limit(scope):
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from traceback import format_exception
 from types import TracebackType
 
-from fairq.client.interrupts import is_of_signal
+from fairq.io.interrupts import is_of_signal
 from fairq.log import Log
 from fairq.model.checks import MAX_TRACEBACK_BYTES
 

@@ -20,7 +20,7 @@ import anyio
 from attrs import define, field
 
 from fairq.client.channel import PIECE_BYTES, Channel
-from fairq.client.runtime import Event, Reader, Runtime
+from fairq.io.runtime import Event, Reader, Runtime
 from fairq.wire.connection_errors import Disconnected
 from fairq.wire.raw_payloads import Message
 

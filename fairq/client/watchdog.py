@@ -18,7 +18,7 @@ from typing import Any
 from attrs import define, field
 
 from fairq.client.handlers import perform
-from fairq.client.runtime import Runtime
+from fairq.io.runtime import Runtime
 from fairq.log import Log
 
 log = Log("fairq.worker")

@@ -31,18 +31,19 @@ from attrs import define, field
 from fairq.client import tracing
 from fairq.client.declaring import Declaring, rows_of
 from fairq.client.driver import Driver
-from fairq.client.forks import running_worker
 from fairq.client.frames import let_frames_go
 from fairq.client.handlers import outcome_of, perform
-from fairq.client.interrupts import remembering_interrupts
 from fairq.client.isolation import IN_TASK, OwnTask, fresh_contexts, in_context, keep_running
 from fairq.client.loops import fault_of
-from fairq.client.runtime import Event, Lot, Runtime, cancellation_from_here, is_cancelled
 from fairq.client.suspension import awake_clock
 from fairq.client.threads import Threads
 from fairq.client.watchdog import watching
 from fairq.errors import BadRequest, Closed, FairqError, Retryable, SettingsError, Unavailable
+from fairq.io.event_loop import cancellation_from_here, is_cancelled
 from fairq.io.exception_groups import ungrouped
+from fairq.io.forks import running_worker
+from fairq.io.interrupts import remembering_interrupts
+from fairq.io.runtime import Event, Lot, Runtime
 from fairq.log import Log
 from fairq.model.checks import bare_id, check_int
 from fairq.model.tasks import NewTask, Settlement, leased_at_ms

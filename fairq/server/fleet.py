@@ -3,8 +3,8 @@
 This process owns the embedded store, if there is one, and the children serve: each is a whole server that shares the
 port (the kernel gives every connection to one of them) and the store, as servers on several machines would. Each child
 must begin to serve once. One that ends later is started again, until it serves. A signal to this process drains all.
-Each child waits for the end of its line (`fairq.parentage`): it means that this process has ended, and the child drains
-and ends too. Each child tells its metrics at a port of its own: what one has counted says nothing of the others.
+Each child waits for the end of its line (`fairq.io.parentage`): then this process has ended, and the child drains and
+ends too. Each child tells its metrics at a port of its own: what one has counted says nothing of the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import trio
 from attrs import asdict, define, evolve, field
 
 from fairq.errors import SettingsError
-from fairq.parentage import start_child
+from fairq.io.parentage import start_child
 from fairq.server.settings import Settings
 
 log = structlog.get_logger("fairq.server")

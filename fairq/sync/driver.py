@@ -28,12 +28,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from attrs import define, field
 
-from fairq.client import forks
 from fairq.client.channel import Target, check_token, choose_servers
 from fairq.client.connect_steps import HANDSHAKE_S, Address, Servers
 from fairq.client.guard import RETRY_S
-from fairq.client.runtime import in_trio
 from fairq.errors import BadFrame, Closed, FairqError, Forbidden, OutcomeUnknown, Unauthorized
+from fairq.io import forks
+from fairq.io.event_loop import in_trio
 from fairq.log import Log
 from fairq.model.tasks import NewTask
 from fairq.sync.alarm import GRACE_S, Alarm, Place

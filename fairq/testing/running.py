@@ -21,15 +21,15 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from attrs import define, field
 
 from fairq.client import tracing
-from fairq.client.forks import running_worker
 from fairq.client.handlers import outcome_of, perform
-from fairq.client.interrupts import remembering_interrupts
 from fairq.client.isolation import in_context
-from fairq.client.runtime import current_runtime
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import FairqError, Forbidden
+from fairq.io.event_loop import current_runtime
 from fairq.io.exception_groups import ungrouped
+from fairq.io.forks import running_worker
+from fairq.io.interrupts import remembering_interrupts
 from fairq.model.checks import full_id, owner_of
 from fairq.model.options import check_in_time
 from fairq.model.queues import QueueSettings

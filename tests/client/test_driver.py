@@ -12,9 +12,9 @@ from attrs import evolve
 from fairq.client.channel import Channel, Target
 from fairq.client.connect import open_transport
 from fairq.client.driver import Driver
-from fairq.client.runtime import current_runtime
 from fairq.client.transport import Transport
 from fairq.errors import Unavailable
+from fairq.io.event_loop import current_runtime
 from fairq.wire.client_session import ClientSession
 from fairq.wire.suspicion import BESIDE_S, LEAVE_S
 from fairq.wire.terms import TIMEOUT_S

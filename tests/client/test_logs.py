@@ -19,9 +19,9 @@ import fairq
 import fairq.sync
 from fairq.client.handlers import perform
 from fairq.client.kinds import Handler
-from fairq.client.runtime import current_runtime
 from fairq.client.threads import Threads
 from fairq.client.watchdog import BLOCKED_S, LOOK_S, Watchdog, _watchdogs, handler_in, watching
+from fairq.io.event_loop import current_runtime
 from fairq.log import Log, shown
 from fairq.wire.frames import PushedTask
 from tests import stores

@@ -14,10 +14,11 @@ from websockets.protocol import OPEN, Protocol, Side
 
 from fairq.client import transport as module
 from fairq.client.channel import Channel
-from fairq.client.runtime import RECEIVE_BYTES, current_runtime
 from fairq.client.transport import Transport, close_now
 from fairq.errors import BadFrame
+from fairq.io.event_loop import current_runtime
 from fairq.io.exception_groups import ungrouped
+from fairq.io.runtime import RECEIVE_BYTES
 from fairq.wire.connection_errors import Disconnected
 from fairq.wire.raw_payloads import Message
 from fairq.wire.websocket import WebSocket

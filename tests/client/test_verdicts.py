@@ -16,7 +16,7 @@ import trio
 
 import fairq
 from fairq.client.handlers import settlement_of
-from fairq.client.interrupts import is_of_signal, remembering_interrupts
+from fairq.io.interrupts import is_of_signal, remembering_interrupts
 from fairq.wire.frames import PushedTask
 from tests.logs import captured_logs
 from tests.store.cases import case

@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.client.forks import replacing_signal
+from fairq.io.forks import replacing_signal
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 

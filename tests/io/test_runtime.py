@@ -8,9 +8,8 @@ from typing import Any
 
 import anyio
 
-from fairq.client.runtime import current_runtime
-
-from .runtimes import on_both, wait_until
+from fairq.io.event_loop import current_runtime
+from tests.client.runtimes import on_both, wait_until
 
 
 @on_both

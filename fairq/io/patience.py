@@ -22,7 +22,8 @@ from typing import Any
 import anyio
 from attrs import define, field
 
-from fairq.client.runtime import Event, Runtime, current_task
+from fairq.io.event_loop import current_task
+from fairq.io.runtime import Event, Runtime
 
 FIRST_S = 0.05
 AGAIN_S = 1.0

@@ -36,7 +36,7 @@ from attrs import define, field
 from fairq.io.exception_groups import unwrap
 
 if TYPE_CHECKING:
-    from fairq.client.runtime import File, Runtime
+    from fairq.io.runtime import File, Runtime
 
 _LOOPS = ("asyncio", "trio", "uvloop")  # whose handlers of signals do nothing without them
 _SAID = "fairq: this forked process ends where it would go on in its parent's event loop"
