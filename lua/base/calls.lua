@@ -1,10 +1,10 @@
--- One call's context: what it has read and changed, its clock and its random numbers.
+-- The context of one call: the data that it has read and changed, its clock and its random numbers.
 --
 -- A call has four times:
 --
---   call.now     the store's, which steps back only by more than a minute: when tasks start, and what replies tell
---   call.at      the same since `queue.origin`: what runs, and until when. It sees no jump of the clock
---   call.sure    confirmed by the calling server's clock: by it tasks expire, and records go that were kept long enough
+--   call.now     the store's time, which steps back only by more than a minute: starts of tasks, and times in replies
+--   call.at      the same since `queue.origin`, without jumps of the clock: leases and accounts
+--   call.sure    confirmed by the calling server's clock: expiry, and deletion of records that were kept long enough
 --   queue.now    `call.now` of the last call that changed anything
 
 local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
@@ -62,7 +62,7 @@ function calls.clock_ms(call, given)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- How much of the time since the last change is a jump, which is nobody's service. While leases run, a change comes at
+-- How much of the time since the last change is a jump, which counts as no service. While leases run, a change comes at
 -- least once in the longest time that one lasts, since workers renew them. Time beyond that, and beyond the last
 -- deadline (leases given while lease_ms was longer last longer), is a jump: the clock was set ahead, or the machine or
 -- the service stood still. During a repair all of it is.
@@ -79,9 +79,9 @@ local function length_of_jump(call, time)
 end
 
 -- Sets the time of the call: the store's, but no earlier than the queue's last change, so that nothing happens twice.
--- Where the store's clock was far ahead and is set right, that would halt the queue for as long; so the queue's time
--- goes back too. Ticks then look anew for each tenant's first delayed task, and put delays right that were counted
--- meanwhile (verbs/jumps.lua).
+-- If the store's clock was far ahead and is set right, that would halt the queue for as long; so the queue's time goes
+-- back too. Ticks then look anew for each tenant's first delayed task, and correct delays that were computed meanwhile
+-- (verbs/jumps.lua).
 --
 -- Accounts and leases see no jump: their times count from the origin, which moves along, back and ahead.
 local function set_time(call, time)
@@ -106,7 +106,7 @@ function calls.confirm(call, witness)
   end
 end
 
--- Moves the queue's virtual clock, and with it what all that compete are entitled to.
+-- Moves the queue's virtual clock, and with it the entitlement of all tenants that compete.
 function calls.move_clock(queue, by)
   queue.clock, queue.level, queue.entitled = queue.clock + by, queue.level + by, queue.entitled + by * queue.weight_sum
 end
@@ -124,7 +124,7 @@ local function count_time(call)
   call.at = call.now - queue.origin
 end
 
--- What only some calls keep, and its value until then.
+-- Fields that only some calls set, and their defaults.
 local OF_CALL = {__index = {
   next_random = 1,                                -- of the test's random values
   classes = false,                                -- calls.classes_of
@@ -133,21 +133,21 @@ local OF_CALL = {__index = {
   to_wake = false,                                -- tags that go onto the wake list at the close (pick/seats.lua)
   wake = false, passed_over = false,              -- what a claim has read of that list, and accounts not to serve
   proven_slots = 0,                               -- that there are, since a claim asks for so many (pick/reserve.lua)
-  notify = '1',                                   -- who is told: all servers, one first, or (false) none
-  task_options = false, batches = false,          -- what few tasks ask for
+  notify = '1',                                   -- the servers to notify: all, one first, or (false) none
+  task_options = false, batches = false,          -- rare options of tasks
   marks = false,                                  -- tasks that have ended (tasks/records.lua)
   promised = 0,                                   -- bytes that have room, and are not stored yet (tasks/arrivals.lua)
   ending = false,                                 -- the task that this call acknowledges, with links
   changed_runs = false, extended = false, ended = false,  -- leases (tasks/leases.lua)
-  lines = false,                                  -- whose turn it is inside tenants (tasks/turns.lua)
+  lines = false,                                  -- turns of groups inside tenants (tasks/turns.lua)
   fired_bytes = 0,                                -- payloads of schedules (features/schedules.lua)
-  lowered = false,                                -- what lost leases did to the level (pick/charges.lua)
-  is_changed = false,                             -- whether it changed what no tenant's account shows
+  lowered = false,                                -- by how much lost leases lower the level (pick/charges.lua)
+  is_changed = false,                             -- whether it changed anything outside the tenants' accounts
   messages = false,                               -- to be published when all is written
 }}
 
--- Opens a call on a queue of any stage: reads the queue's state and the time. All that sections keep in a call is
--- listed here and above.
+-- Opens a call on a queue of any stage: reads the queue's state and the time. All fields that sections keep in a call
+-- are listed here and above.
 function calls.open_any(keys, args)
   local call = setmetatable({
     prefix = keys[1] .. ':', random_values = args[2], queue = calls.load_queue(keys[1]), now = 0, at = 0, sure = 0,
@@ -185,7 +185,7 @@ function calls.open(keys, args)
   return call
 end
 
--- Opens a call that puts something into the queue, which must have been made before (`make_queue`).
+-- Opens a call that stores something in the queue, which must have been made before (`make_queue`).
 function calls.open_made(keys, args)
   local call = calls.open(keys, args)
   if call.queue.stage == UNMADE then refuse('unmade', 'queue') end
@@ -197,7 +197,7 @@ function calls.life_of_store()
   return redis.call('INFO', 'server'):match('run_id:(%w+)')
 end
 
--- Looks at the store's next keys, some `count`. Deletes those of the queue whose names, without the prefix, are doomed.
+-- Scans about `count` keys of the store. Deletes the queue's keys with names (without the prefix) that are doomed.
 -- Returns the next cursor.
 function calls.unlink_some(call, cursor, count, is_doomed)
   local page, doomed = redis.call('SCAN', cursor, 'MATCH', call.prefix .. '*', 'COUNT', count), {}
@@ -208,7 +208,7 @@ function calls.unlink_some(call, cursor, count, is_doomed)
   return page[1]
 end
 
--- Has a notification published, once, when all is written.
+-- Publishes a notification once, when all is written.
 function calls.announce(call, message)
   local messages = table_in(call, 'messages')
   if not messages[message] then messages[message], messages[#messages + 1] = true, message end

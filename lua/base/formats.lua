@@ -1,17 +1,17 @@
--- What the store keeps packed: the fields of each kind of record, once.
+-- Packed records: the fields of each kind, declared once.
 --
--- A line `--: NAME field:type ...`, and those that go on with `--:  `, stand for a table NAME with the `format` (of
--- struct), the `size` of what is fixed in it, pack(record), unpack(text, position), which returns a record and the
--- position after it, and new(fields), whose other fields are 0 or empty; fairq/store/library.py writes them out. Types
--- are those of struct, and t1 and t2 for text whose length stands before it in one or two bytes, `rest` for text up to
--- the end. Fields after a bar are not kept: they are false in a record that has just been read. lua/KEYS.md says what
+-- A line `--: NAME field:type ...`, with its continuation lines `--:  `, declares a table NAME. It has the `format` (of
+-- struct), the `size` of the fixed part, pack(record), unpack(text, position), which returns a record and the position
+-- after it, and new(fields), which sets all other fields to 0 or empty. fairq/store/library.py generates the code.
+-- Types are those of struct; t1 and t2 are text preceded by its length in one or two bytes, and `rest` is text up to
+-- the end. Fields after a bar are not stored: they are false in a record that has just been read. lua/KEYS.md says what
 -- each field means.
 --
--- Records grow. A field that comes in a later version is added behind a plus, at the end of the line, and nothing else
--- of the line changes. Such fields stand in the text `more`, one after the other; where it ends before a field, that is
--- 0 or empty, and so `more` is empty while all are. What stands behind the known ones is of a later version: it is kept
--- as it is. So libraries of several versions share a store. more(record) is that text, as pack writes it. Fields
--- behind a tilde, in place of the plus, stay packed in `more`: few calls ask for them.
+-- Records grow. A field of a later version is added behind a plus, at the end of the line; the rest of the line does
+-- not change. Such fields are stored in the text `more`, one after the other. If `more` ends before a field, that field
+-- is 0 or empty, so `more` is empty while all are. Bytes behind the known fields belong to a later version and are kept
+-- unchanged. So libraries of several versions share a store. more(record) returns that text, as pack writes it. Fields
+-- behind a tilde, in place of the plus, stay packed in `more`, because few calls use them.
 
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d hungry:d blocked:d limited:d sweeping:d last_lease:d stage:d kept_until:d numbers:d minute:d slots:I

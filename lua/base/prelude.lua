@@ -1,15 +1,14 @@
--- Words that every section shares.
+-- Constants and functions that all sections share.
 --
--- The sections are joined into one function library (fairq/store/library.py), each as a block of its own. What one of
--- them leaves to others stands in a table of its name, which the loader makes: `function draws.take` is in draws.lua.
--- Each begins with the names of those that it `needs`, and comes behind them. Only this section and formats.lua leave
--- more: all others need them, unsaid. Nothing at the top level may change after load: a mutable local would live on
--- between calls, differ from node to node and be lost on failover. All that a call learns or changes stands in its
--- `call` table (base/calls.lua).
+-- The sections are joined into one function library (fairq/store/library.py), each as a block of its own. A section
+-- exports a table of its name, which the loader makes: `function draws.take` is in draws.lua. It begins with the names
+-- of the sections that it `needs`, and comes behind them. Only this section and formats.lua export more, and all others
+-- need them implicitly. Nothing at the top level may change after load: a mutable local would live on between calls,
+-- differ from node to node and be lost on failover. The state of a call is in its `call` table (base/calls.lua).
 --
--- The verbs are the functions of three tables. `reads` change nothing, and run on replicas too; `writes` are refused as
--- a whole when the store is full; `drains` run then too, so that what is there goes on. Over each stands what it takes
--- and gives.
+-- The verbs are the functions of three tables. `reads` change nothing, and run on replicas too. `writes` are refused as
+-- a whole when the store is full. `drains` run then too, so that existing tasks go on. A comment above each verb lists
+-- its arguments and its reply.
 --
 -- All take one key, the queue's prefix (KEYS.md). ARGV[1] is the time in ms and ARGV[2] the random values, packed
 -- doubles in [0, 1); both are empty in production (the store's TIME, math.random) and used only where `test` stands.
@@ -35,22 +34,22 @@ local NO_SWEEP, SWEEPING, SWEEP_WANTED, WENT_BACK = 0, 1, 2, 3  -- queue.sweepin
 local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
 local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
 local TASKS_PER_CALL = 500
-local CHANGES_PER_CALL = 64  -- tasks, each of which may touch a tenant, batch, list, feed and dedupe key of its own
+local CHANGES_PER_CALL = 64  -- tasks: each may touch a tenant, batch, list, feed and dedupe key of its own
 local COSTLY_PER_CALL = 60  -- tokens, and tenants with groups, after which a claim leaves the rest to the next
 local PAGE_BYTES = 1048576  -- of payloads, errors and tracebacks for one reply, its last entry not counted
-local ERROR_BYTES = 2048    -- of an error message, what is kept
-local TRACEBACK_BYTES = 8192  -- of a dead letter's traceback
+local ERROR_BYTES = 2048    -- kept of an error message
+local TRACEBACK_BYTES = 8192  -- kept of a dead letter's traceback
 local ID_BYTES = 255
-local HORIZON_MS = 2 ^ 52   -- no time and no delay may lie beyond it, so that sums stay exact
+local HORIZON_MS = 2 ^ 52   -- the largest time and delay, so that sums stay exact
 local BLOCKED_PAUSED, BLOCKED_CLOSED, BLOCKED_RATE = 1, 2, 4  -- bits of details.blocked and queue.blocked
-local CAUSE_MAX_RUNNING = 8      -- of details.cause, beside those bits: the tenant is at its max_running
+local CAUSE_MAX_RUNNING = 8      -- another value of details.cause: the tenant is at its max_running
 local BLOCKED_REPAIR = 16        -- of queue.blocked, the highest bit: a repair is under way (operate/repair.lua)
-local UNSET = -1                 -- of a tenant's limit: the one for all holds
+local UNSET = -1                 -- of a tenant's limit: the default for all tenants applies
 local OUT, AWAKE = 0, -1         -- account.slot: in no structure, on the wake list, else its slot in the class
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see pick/README.md; 0: it is not eligible
 local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
 local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, retry_base = 0, retry_cap = 0, opened_at = 0, ready_at = 0,
-  events = 0, dedupe_key = '', batch = '', group = ''}  -- what a task without options asks for
+  events = 0, dedupe_key = '', batch = '', group = ''}  -- the options of a task without any
 local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
 local KEY_GRACE_MS = 60000       -- keys that end by a TTL end so much later: the functions look at the time in them
 local OPENED, CLOSED, COMPLETE = 0, 1, 2
@@ -98,7 +97,7 @@ local function scan(command, at, cursor, count)
   return page[1], page[2]
 end
 
--- Maps by name are kept (as MessagePack) without what is as the defaults say; names that are not known are kept.
+-- Maps by name are stored (as MessagePack) without default values; unknown names are kept.
 local function with_defaults(map, defaults)
   for name, default in pairs(defaults) do
     if map[name] == nil then map[name] = default end

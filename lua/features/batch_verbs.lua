@@ -1,17 +1,17 @@
 -- needs: arrivals, batch_ends, batches, calls, close, leases, settlements, task_options, waiting
 --
--- Batches as their tenants handle them (tasks/batches.lua says what they are).
+-- The verbs on batches (tasks/batches.lua).
 
 local MAX_RUNNING = 1000000
 local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at most `-complete`, `-`, and 16 digits
-local CALLBACK_NAME_BYTES = 64  -- all that later versions add to a batch has 255 bytes
+local CALLBACK_NAME_BYTES = 64  -- all fields that later versions add to a batch share 255 bytes
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
 --   argv  3 tenant  4 id (1..229 bytes)  5 max_running (0: no limit)  then payloads of callback tasks, each may be
---         empty: 6 when it is complete  7 when it is and all its tasks were done  8 when the first is dead  9 1 to tell
---         its tenant's feed when it is complete, else 0  10, 11, 12 the callback tasks' names, each may be empty; all
---         three may be left out
---   out   "ok" | "duplicate" (there is such a batch: unchanged). Refused with `quota_exceeded` where the tenant would
+--         empty: 6 when it is complete  7 when it is and all its tasks were done  8 when the first is dead  9 1 for an
+--         event in its tenant's feed when it is complete, else 0  10, 11, 12 the callback tasks' names, each may be
+--         empty; all three may be left out
+--   out   "ok" | "duplicate" (the batch exists: unchanged). Refused with `quota_exceeded` where the tenant would
 --         keep too much.
 function writes.open_batch(keys, args)
   local call, max_running = calls.open_made(keys, args), check_whole(args[5], 'max_running', 0, MAX_RUNNING)
@@ -42,7 +42,7 @@ end
 
 -- close_batch(keys, argv): no more tasks are added; the batch is complete when its tasks have ended.
 --   argv  3 id  4 "cancel" to cancel its tasks: some now, the others by the next ticks (else empty, or left out)
---   out   the state it had: "open" | "closed" | "complete"
+--   out   the previous state: "open" | "closed" | "complete"
 function drains.close_batch(keys, args)
   local call, is_cancelled = calls.open(keys, args), args[4] == 'cancel'
   local batch = batches.find(call, args[3]) or refuse('not_found', 'batch')
@@ -63,7 +63,7 @@ local function row_of(batch)
     batch.dead, batch.cancelled, batch.expired, text(batch.created_at), text(batch.completed_at)}
 end
 
--- batches(keys, argv): how far batches are.
+-- batches(keys, argv): the states of batches.
 --   argv  ids (at most 500)
 --   out   per id: {state, tenant, max_running, total, running, done, dead, cancelled, expired (of the dead),
 --         created_at_ms, completed_at_ms (or 0)}; or {} if it does not exist
@@ -98,7 +98,7 @@ function reads.list_batches(keys, args)
   return {cursor, unpack(out)}
 end
 
--- The batch that a task calls back for, which the id of the task tells.
+-- The batch of a callback task, by the task's id.
 local function called_for(call, task)
   local id = task:match('^(.+)%-%l+%-%d+$')
   local batch = id and batches.find(call, id)

@@ -1,9 +1,9 @@
--- What happened in a queue over time: counts, waiting times and shares, for operators.
+-- The history of a queue: counts, waiting times and shares over time, for operators.
 --
--- Each of three rings has a slot per step of time: a hash whose fields are the slots' numbers modulo the ring's length.
--- So a slot is overwritten when the ring has come round, and nothing has to be cleaned. A slot has a row for each of
--- the tenants that got the most in it; the others share the row without a name. All that is done to a slot is to add
--- to it. A call that is lost, or made twice, leaves a few seconds out, or counts them twice.
+-- There are three rings with a slot per step of time. A ring is a hash, its fields being the slots' numbers modulo the
+-- ring's length. So a slot is overwritten when the ring has come round, and nothing has to be cleaned. A slot has a row
+-- for each of the tenants that got the most in it; the others share the row without a name. Slots are only added to: a
+-- call that is lost, or made twice, leaves a few seconds out, or counts them twice.
 
 local RINGS = {  -- an hour, a day, two weeks
   {seconds = 10, slots = 360}, {seconds = 60, slots = 1440}, {seconds = 900, slots = 1344},
@@ -51,7 +51,7 @@ function history.number_of(call, ring)
   return math.floor(call.now / 1000 / ring.seconds)
 end
 
--- A slot as it is kept; a new one, if the ring has that of another time in its place.
+-- A slot as stored; a new one if its place in the ring has one of another time.
 function history.slot_of(call, ring, number)
   local packed, slot, at = redis.call('HGET', history.ring_key(call, ring), number % ring.slots), nil, nil
   if packed then slot, at = SLOT.unpack(packed) end
@@ -65,7 +65,7 @@ function history.slot_of(call, ring, number)
   return slot
 end
 
--- The unit of service changes: accounts begin at nothing, and so does `history_last`.
+-- The unit of service changes: accounts start from zero, and so does `history_last`.
 function history.begin_anew(call)
   local at = call.prefix .. 'history_last'
   local packed = redis.call('HGET', at, 'queue')
@@ -76,7 +76,7 @@ function history.begin_anew(call)
   redis.call('HSET', at, 'queue', TOTALS.pack(last))
 end
 
--- Adds the rows of all but the tenants that got the most to that of the others.
+-- Keeps the rows of the tenants that got the most, and adds the rest to the row of the others.
 local function fold(rows)
   local named = {}
   for name, row in pairs(rows) do

@@ -1,15 +1,16 @@
 -- needs: accounts, calls, history, seats
 --
--- What servers add to the history of a queue, and what is read of it.
+-- The verbs on the history of a queue: servers add their counts, and readers ask for slots.
 --
--- Servers count what they see (enqueued, started, failed, waiting times), and add that every few seconds. The rest is
--- what the queue, and the tenants that are looked at, have grown by since `history_last`. The row of the others gets
--- what the queue gave and no other row tells. A tenant that was not looked at for long may have been in that row
--- meanwhile: it is told at most what the queue gave since the last call, after those that grew by less.
+-- Servers count events (enqueued, started, failed, waiting times) and add the counts every few seconds. The rest is
+-- computed here: how much the counts of the queue, and of the tenants looked at, have grown since `history_last`. The
+-- row of the others gets the service of the queue that is in no other row. A tenant that was not looked at for long may
+-- have been part of that row meanwhile: its row gets at most the service of the queue since the last call, after the
+-- tenants that grew by less.
 
 local SMALLEST = 0.001         -- service below this is an error of rounding
 local ARGS_PER_ROW = 5
-local EARLIER_SLOTS = 3        -- in which tenants are looked for whose tasks run on
+local EARLIER_SLOTS = 3        -- slots that are searched for tenants with tasks that still run
 local LAST_KEPT = 1000         -- tenants in `history_last`; then all are forgotten
 local NEW_MS = 600000          -- for how long a queue that was never counted is taken for a new one
 local PAGE_SLOTS = 240
@@ -27,7 +28,7 @@ local function rows_in(args)
   return rows
 end
 
--- The accounts of the rows' tenants, and of those in the last slots, whose tasks may run on.
+-- The accounts of the rows' tenants, and of those in the last slots: their tasks may still run.
 local function accounts_of(call, rows)
   local ring, is_wanted, names = history.RINGS[1], {}, {}
   for name in pairs(rows) do is_wanted[name] = true end
@@ -42,8 +43,8 @@ local function accounts_of(call, rows)
   return accounts.of_details(call, names, details)
 end
 
--- Service may be less than nothing: when a lease is lost, the time since its last sign of life is taken back. So the
--- intervals of a tenant add up to what its account says.
+-- Service may be negative: when a lease is lost, the time since its last renewal is taken back. So the intervals of a
+-- tenant add up to its account.
 local function growth_of(last, new)
   local growth = {}
   for field, value in pairs(new) do
@@ -53,8 +54,8 @@ local function growth_of(last, new)
   return growth
 end
 
--- What looked-at tenants have grown by, and (second) what they have now, to be kept. One that was not looked at before
--- begins at nothing if it is new, else now.
+-- The growth of the tenants looked at, and (second) their present values, to be stored. A tenant that was not looked at
+-- before counts from zero if it is new, else from now.
 local function growths_of(call, rows, last)
   local found, tags, grown, current = accounts_of(call, rows), {}, {}, {}
   for i, account in ipairs(found) do tags[i] = account.tag end
@@ -70,7 +71,7 @@ local function growths_of(call, rows, last)
   return grown, current
 end
 
--- Adds service to a row, at most what is left of what the queue gave.
+-- Adds service to a row, at most what is left of the queue's.
 local function add_service(rows, name, growth, left)
   if growth.done == 0 and math.abs(growth.delivered) < SMALLEST and math.abs(growth.entitled) < SMALLEST then return end
   local row = history.row_of(rows, name)
@@ -80,8 +81,8 @@ local function add_service(rows, name, growth, left)
   end
 end
 
--- add_history(keys, argv): add what a server has counted since its last call, and what the queue and its tenants have
--- done since the last call of any.
+-- add_history(keys, argv): add a server's counts since its last call, and the growth of the queue's own counts since
+-- the last call of any server.
 --   argv  3 lost (leases that ran out)  then per tenant (none twice; at most 31; empty: all others): tenant, enqueued,
 --         started, failed (attempts), waits (pairs `<BI` of a bucket of waiting times and how many starts, rising)
 --   out   how many tasks are leased
@@ -92,7 +93,7 @@ function writes.add_history(keys, args)
     cancelled = queue.cancelled, delivered = queue.delivered, entitled = queue.entitled, numbers = queue.numbers}
   local packed = redis.call('HGET', at, 'queue')
   local known = packed and TOTALS.unpack(packed)
-  local last = known or call.now - queue.origin < NEW_MS and TOTALS.new{} or new  -- a new queue begins at nothing
+  local last = known or call.now - queue.origin < NEW_MS and TOTALS.new{} or new  -- a new queue counts from zero
   local counts, left = growth_of(last, new), growth_of(last, new)
   local grown, current = growths_of(call, rows, last)
   table.sort(grown, function(one, other)
@@ -109,7 +110,7 @@ function writes.add_history(keys, args)
   return queue.leased
 end
 
--- history(keys, argv): the slots of a ring that have anything, the oldest first.
+-- history(keys, argv): the slots of a ring that are not empty, the oldest first.
 --   argv  3 step (s): 10, 60 or 900  4 number of the last slot wanted (-1: the newest)  5 count (1..240)
 --   out   now_ms, share (0 worker time, 1 tasks), then slots: SLOT, each followed by its SLOT_ROWs
 function reads.history(keys, args)

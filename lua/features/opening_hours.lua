@@ -2,17 +2,17 @@
 --
 -- Opening hours: a tenant, or the whole queue, is served only while it is open by the clock.
 --
--- Opening hours are a text that only servers understand (fairq/model/opening_hours.py). Kept here with it: whether it
--- is open now, and when that changes. A tenant or queue that is closed is blocked: it keeps its tasks and costs the
--- draw nothing. A tick counts the opening hours that change. A server then reads them, computes when each changes next,
--- and sets them again. It sends along the value that it has read, so that of several servers only the first changes it.
+-- Opening hours are a text that only servers understand (fairq/model/opening_hours.py). Stored with it: whether it is
+-- open now, and when that changes. A tenant or queue that is closed is blocked: it keeps its tasks and costs the draw
+-- nothing. A tick counts the opening hours that change. A server then reads them, computes when each changes next, and
+-- sets them again. It sends the revision that it has read, so only the first of several servers makes the change.
 
 local HOURS_PER_CALL = 100
 
 -- set_opening_hours(keys, argv): say when a tenant, or the queue, is open.
 --   argv  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6 changes_at (ms)  7 revision, as
---         read (empty: whatever it is)  8 if_version (may be left out)
---   out   the text until now (empty: it was always open), or false if the revision has changed: another call was first
+--         read (empty: not checked)  8 if_version (may be left out)
+--   out   the previous text (empty: always open), or false if the revision has changed: another call was first
 function drains.set_opening_hours(keys, args)
   local call, name, hours = calls.open_made(keys, args), args[3], args[4]
   local is_open, changes_at = check_whole(args[5], 'is_open', 0, 1), check_whole(args[6], 'changes_at', 0, HORIZON_MS)
@@ -35,8 +35,8 @@ function drains.set_opening_hours(keys, args)
   return previous
 end
 
--- opening_hours(keys, argv): the opening hours of some, or those that change now.
---   argv  names of tenants (an empty name is the queue); without any, up to 100 whose hours change are told
+-- opening_hours(keys, argv): the opening hours of the named tenants, or the due changes.
+--   argv  names of tenants (an empty name is the queue); without names: up to 100 due changes
 --   out   now_ms, then of each: {tenant (empty: the queue), revision}; those without opening hours are left out
 function reads.opening_hours(keys, args)
   local call = calls.ask(keys, args)

@@ -1,30 +1,31 @@
 -- needs: accounts, arrivals, calls, close
 --
--- Schedules: tasks that are enqueued again and again, and who may do it.
+-- Schedules: tasks that are enqueued at set times.
 --
--- A schedule has two values. Its *revision*, a SCHEDULE, changes with every fire. Nobody reads its timing here: cron
--- and time zones are the servers' business, and they bring every next time along. Its *template*, a TEMPLATE, is the
--- task that a fire enqueues; it does not change.
+-- A schedule has two values. Its *revision*, a SCHEDULE, changes with every fire. The library does not read the timing:
+-- servers compute cron and time zones, and send every next time. Its *template*, a TEMPLATE, is the task that a fire
+-- enqueues; it does not change.
 --
--- The revision is the token of a compare and set. The server that fires has read the schedule, computed when it fires
--- next, and brings the revision that this follows from. However many servers find a schedule due, and however often a
--- call is repeated, the first one moves `next_at`, and the others bring an old revision. The task's id is made of the
--- schedule's name and the time of the fire.
+-- The revision is the token of a compare-and-set. A server reads the schedule, computes when it fires next, and sends
+-- the revision that it has read. If several servers find a schedule due, or a call is repeated, the first call moves
+-- `next_at`, and the others have an old revision. The task's id consists of the schedule's name and the time of the
+-- fire.
 --
--- An app may declare schedules in its code. Its workers, of which several versions may run at once, declare them again
--- and again, and `declared` has when one last did. What none has declared for DECLARED_MS may be declared otherwise, or
--- is deleted when a worker declares others. So a version changes nothing that another still runs with, and what all
--- workers that are down have declared stays. A schedule made by hand, or by another app, is not the app's to change.
+-- An app may declare schedules in its code. Its workers declare them again and again, perhaps in several versions at
+-- once, and `declared` has the time of the last declaration. After DECLARED_MS without one, a schedule may be declared
+-- with other values, or is deleted when a worker declares others. So one version changes nothing that another one still
+-- declares, and schedules stay while all workers are down. An app cannot change a schedule made by hand or by another
+-- app.
 --
--- Fires have a rate for each tenant over all queues, which only servers can count. A server passes over tenants that
--- have used up theirs when it asks what is due, so that their fires hide no other tenant's.
+-- Fires have a rate for each tenant over all queues, which only servers can count. When a server asks for due
+-- schedules, it passes over tenants at their rate, so that their fires do not hide another tenant's.
 
-local SKIP, ONCE = 0, 1               -- schedule.misfire: what becomes of fires while no server ran
+local SKIP, ONCE = 0, 1               -- schedule.misfire: how to handle fires that were due while no server ran
 local LATE_MS = 60000                 -- a fire that is later than this was missed
 local SCHEDULES_PER_TENANT = 1000
 local FIRES_PER_CALL = 100
 local FIRES_PER_TENANT = 25  -- of these
-local LOOKED, LOOKED_AT_ONCE = 10000, 1000  -- fires that are due, of which some are passed over
+local LOOKED, LOOKED_AT_ONCE = 10000, 1000  -- due fires that are examined, some of them passed over
 local DECLARED_MS, NOTED_MS = 15000, 3000  -- how long a declaration counts, and how often it is noted at most
 local APP_BYTES = 128
 
@@ -46,7 +47,7 @@ local function save_schedule(call, field, schedule)
   redis.call('ZADD', call.prefix .. 'fires', schedule.paused == 1 and '+inf' or schedule.next_at, field)
 end
 
--- The fires say when its tasks start, and a batch would be over one day.
+-- A template has no start, which the fire sets, and no batch, which would be complete one day.
 local function check_template(call, template)
   local terms = arrivals.read_options(call, TEMPLATE.unpack(template).options)
   if terms.start_at > 0 then refuse('bad_request', 'start_at') end
@@ -56,7 +57,7 @@ end
 
 local function read_moment(text) return check_whole(text, 'next_at', 1, HORIZON_MS) end
 
--- When a worker last declared a schedule counts still.
+-- True if a worker has declared the schedule within DECLARED_MS.
 local function is_declared(call, field)
   local at = redis.call('ZSCORE', call.prefix .. 'declared', field)
   return at and tonumber(at) > call.now - DECLARED_MS
@@ -70,8 +71,8 @@ end
 -- schedule(keys, argv): create a schedule, or change the one of that name; the same again changes nothing.
 --   argv  3 tenant  4 name  5 next_at (ms; not used if the timing stays as it is)  6 misfire: 0 skip, 1 once  7 timing
 --         8 template  9 the app that declares it (empty, or left out: it is made by hand)
---   out   "created" | "changed" | "same" | "kept" (a worker of the app still declares it otherwise) | "other" (it is
---         not the app's), next_at_ms. What is paused stays so.
+--   out   "created" | "changed" | "same" | "kept" (a worker of the app still declares it with other values) | "other"
+--         (it is not the app's), next_at_ms. A paused schedule stays paused.
 function writes.schedule(keys, args)
   local call, next_at = calls.open_made(keys, args), read_moment(args[5])
   local misfire = check_whole(args[6], 'misfire', SKIP, ONCE)
@@ -107,7 +108,7 @@ function writes.schedule(keys, args)
 end
 
 -- unschedule(keys, argv): delete a schedule; its tasks go on.
---   argv  3 tenant  4 name  5 the app of which no worker declares it (empty, or left out: it is deleted by hand)
+--   argv  3 tenant  4 name  5 the app that no longer declares it (empty, or left out: it is deleted by hand)
 --   out   "ok" | "gone" (there is none, or it is not the app's) | "kept" (a worker of the app still declares it)
 function drains.unschedule(keys, args)
   local call, tenant, name, app = calls.open(keys, args), args[3], args[4], args[5] or ''
@@ -127,8 +128,7 @@ function drains.unschedule(keys, args)
   return 'ok'
 end
 
--- pause_schedule(keys, argv): let a schedule fire no more, or again; what it would have fired meanwhile is not made up
--- for.
+-- pause_schedule(keys, argv): pause or resume a schedule; fires that it misses meanwhile are not made up for.
 --   argv  3 tenant  4 name  5 revision, as read  6 when it fires next (ms); empty: it is paused
 --   out   "ok" | "stale" (the revision has changed: read it again)
 function drains.pause_schedule(keys, args)
@@ -182,8 +182,8 @@ end
 --         holds its dedupe key: no task) | "misfire" (it is more than a minute late, and the schedule skips missed
 --         fires: no task) | "expired" (its window, which counts from its start, is over: no task) | "quota_exceeded"
 --         (the tenant has too much waiting: no task) | "gone" (it is not due, or the revision has changed: another
---         call fired it) | "later" (what comes before it has long payloads: it stays due) | "moved" (its time, which
---         is still to come, was computed while the clock was ahead: it fires at next_at if that is earlier)
+--         call fired it) | "later" (the fires before it have long payloads: it stays due) | "moved" (its time is in the
+--         future, computed while the clock was ahead: it fires at next_at if that is earlier)
 --         The task's id is <tenant>/<name>-<next_at of the revision>, and that is its start.
 function writes.fire(keys, args)
   local call, outcomes, changed, moments = calls.open(keys, args), {}, false, {}

@@ -27,7 +27,7 @@ end
 -- add_webhook(keys, argv): register a webhook, or change the one of that id; the same again changes nothing.
 --   argv  3 id (eight hexadecimal digits)  4 url  5 name of the tasks (empty: all)  6 fan_out (0, 1)  7 secrets (empty:
 --         the worker's)
---   out   "created" | "changed" | "same". What is paused stays so.
+--   out   "created" | "changed" | "same". A paused webhook stays paused.
 function writes.add_webhook(keys, args)
   local call, id, url, name = calls.open_made(keys, args), check_webhook(args[3]), args[4], args[5]
   local fan_out, secrets = check_whole(args[6], 'fan_out', 0, 1), args[7]
@@ -44,7 +44,7 @@ function writes.add_webhook(keys, args)
   return packed and 'changed' or 'created'
 end
 
--- remove_webhook(keys, argv): forget a webhook; tasks that are for it stay.
+-- remove_webhook(keys, argv): forget a webhook; its tasks stay.
 --   argv  3 id
 --   out   "ok" | "gone" (there is none)
 function drains.remove_webhook(keys, args)
@@ -54,9 +54,9 @@ function drains.remove_webhook(keys, args)
   return 'ok'
 end
 
--- pause_webhook(keys, argv): say whether a webhook is paused, for the workers that post tasks.
+-- pause_webhook(keys, argv): pause or resume a webhook, for the workers that post tasks.
 --   argv  3 id  4 paused (0, 1)
---   out   whether it was until now: 0 or 1; -1: there is none
+--   out   whether it was paused: 0 or 1; -1: no such webhook
 function drains.pause_webhook(keys, args)
   local call, id, paused = calls.open(keys, args), check_webhook(args[3]), check_whole(args[4], 'paused', 0, 1)
   local packed = redis.call('HGET', call.prefix .. 'webhooks', id)

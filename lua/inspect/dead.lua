@@ -3,8 +3,8 @@
 -- Reading dead letters: page by page, or one of them whole.
 --
 -- Letters stand in the order (died_at, id). A walk goes from page to page by a cursor, `<until>:<died_at>:<id>`: the
--- last letter looked at, and the moment up to which the walk goes, which is when it began (less older_than_ms). So it
--- comes upon every letter that stays there once, whatever is replayed or purged meanwhile; and letters that are
+-- last letter looked at, and the time up to which the walk goes, which is when it began (less older_than_ms). So it
+-- finds every letter that stays exactly once, even if others are replayed or purged meanwhile. Letters that are
 -- replayed along the way and die again are beyond its end.
 
 -- How many letters of the set are not after (died_at, id), whether or not that one is still there.
@@ -18,7 +18,7 @@ local function rank_after(deaths, died_at, id)
   return low
 end
 
--- What a call of `dead` asks for. From rank `first` on, `left` letters are still to be looked at.
+-- The arguments of a call of `dead`. From rank `first` on, `left` letters are still to be looked at.
 local function read_walk(call, args)
   local walk = {deaths = call.prefix .. 'deaths', reason = args[6], error = args[7], is_brief = args[10] == 'brief'}
   if args[3] ~= '' then walk.deaths = call.prefix .. 'deaths:' .. args[3] end
@@ -44,7 +44,7 @@ local function is_wanted(walk, reason, message)
   return (walk.reason == '' or walk.reason == REASONS[reason]) and message:find(walk.error, 1, true)
 end
 
--- A dead letter as the verbs tell it, with its record and traceback or, if they are not asked for, without.
+-- A dead letter as in replies, with its record and traceback or, if they are not asked for, without.
 local function letter_of(call, id, death, is_brief)
   local record = not is_brief and redis.call('HGET', call.prefix .. 'tasks', id) or ''
   if record ~= '' then record = records.whole(call, id, record) end
@@ -84,7 +84,7 @@ end
 
 -- dead_letter(keys, argv): one dead letter.
 --   argv  3 id  4 "brief" to leave out the record
---   out   as `dead` gives it, with its record and traceback; empty if there is no such dead letter
+--   out   its row as of `dead`, with its record and traceback; empty if there is no such dead letter
 function reads.dead_letter(keys, args)
   local call, id = {prefix = keys[1] .. ':'}, args[3]
   local death = redis.call('HGET', call.prefix .. 'dead', id)

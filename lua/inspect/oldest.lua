@@ -1,7 +1,7 @@
 -- needs: accounts, calls, draws, leases, records, standing, takes, task_options
 --
--- For how long the tasks that are next have been ready: what alerts and autoscalers ask. A tenant that is blocked, or
--- at its limit of running tasks, does not count, since no worker could help it; its wait counts from when it is let in.
+-- How long the next tasks have been ready, for alerts and autoscalers. A tenant that is blocked, or at its limit of
+-- running tasks, does not count, since no worker could help it; its wait counts from when it is let in.
 
 -- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
 local function some_tags(call, wanted)
@@ -35,8 +35,8 @@ local function ready_since(call, account, id, record)
   return since > 0 and math.max(since, details and details.cause ~= 0 and details.let_in_at or 0) or nil
 end
 
--- oldest(keys, argv): the longest time for which any of the tasks has been ready that are next of their tenants. All
--- tenants that may be served are asked if they are `count` at most; else as many of them, by chance.
+-- oldest(keys, argv): the longest time that a tenant's next task has been ready. All tenants that may be served are
+-- examined if there are at most `count`; else a random sample of that size.
 --   argv  3 count (1..500)
 --   out   that time in ms (-1: no such task), how many tasks were looked at
 function reads.oldest(keys, args)

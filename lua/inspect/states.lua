@@ -1,6 +1,6 @@
 -- needs: accounts, calls, limits, records, seats, standing, takes, task_options
 --
--- How queues, tenants and tasks stand now.
+-- The present states of queues, tenants and tasks.
 
 -- queue_state(keys, argv): the queue's counts and settings, in O(1).
 --   out   name, value, name, value, ... (numbers as text)
@@ -26,7 +26,7 @@ local function tenant_line(call, account)
   return line
 end
 
--- tenants(keys, argv): a page of the tenants, in no order; or those of the named ones that there are.
+-- tenants(keys, argv): a page of the tenants, in no order; or those of the named ones that exist.
 --   argv  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are not used)
 --   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, pending, delayed, leased,
 --         dead, done, delivered, entitled (since the tenant was first seen, or `share` was changed; ms or tasks),
@@ -48,17 +48,17 @@ function reads.tenants(keys, args)
   return out
 end
 
--- tasks(keys, argv): what is known of tasks.
+-- tasks(keys, argv): the states of tasks.
 --   argv  ids (at most 500)
 --   out   per id: {state, tenant, attempt, at_ms, detail, error, lost_leases, lease}; state is ready (at: since when,
 --         0: not known), pending (without a batch slot), delayed (at: start), leased (at: lease deadline, detail: its
 --         claim, lease: its number), dead (at: death, detail: reason), done, cancelled or dead without a letter (not
---         long ago; no more is told), or unknown
+--         long ago; the other fields are empty), or unknown
 function reads.tasks(keys, args)
   return standing.of(calls.ask(keys, args), {unpack(args, 3)})
 end
 
--- results(keys, argv): the results that are kept of tasks that were done.
+-- results(keys, argv): the kept results of tasks.
 --   argv  ids (at most 500)
 --   out   per id: the result as it came; empty if its tenant's limit had no room for it; or false. Fewer than asked for
 --         where the results are long.

@@ -1,12 +1,12 @@
 -- needs: accounts, calls, leases, priorities, records, turns
 --
--- Finding all that waits of one tenant, page by page, for `cancel` to cancel by ids (verbs/waiting.lua).
+-- Finds the waiting tasks of one tenant, page by page, so that `cancel` can cancel them by id (verbs/waiting.lua).
 --
 -- A walk goes over the tenant's own places only, so it costs the others nothing: delayed tasks, those that wait for a
--- batch slot, then ready ones, and those of groups. All places are sorted sets, scanned by the store's cursors, which
--- meet what stays there all the while; and tasks move from place to place in that order. So a task that waits all the
--- while is met; one that is leased meanwhile, and comes back, may be left. Tasks enqueued after the walk began are
--- passed over, and so it ends.
+-- batch slot, then ready ones, and those of groups. All places are sorted sets, scanned with the store's cursors: a
+-- scan returns every member that stays there throughout. Tasks move from place to place in that order. So the walk
+-- finds every task that waits throughout; a task that is leased meanwhile, and comes back, may be missed. Tasks
+-- enqueued after the walk began are passed over, so it ends.
 
 local LOOKED = 250   -- tasks that one call looks at, more or less
 local STEPS = 10     -- parts of places that it looks at
@@ -17,7 +17,7 @@ local function go_to(walk, stage)
   walk.stage, walk.outer, walk.name, walk.inner = stage, '0', '', '0'
 end
 
--- The next of the batches or groups that have tasks of the tenant, in one order whichever call asks; and the cursor
+-- The next batches or groups with tasks of the tenant, in an order that is the same for every call, and the cursor
 -- behind them. Delayed and ready tasks are in sets without a name.
 local function names_of(walk, stage)
   if not stage.command then return {''}, '0' end
@@ -91,7 +91,7 @@ local function look(call, walk, account)
   return ids
 end
 
--- Those of the ids that are waiting tasks of the tenant and match.
+-- The ids of waiting tasks of the tenant that match.
 local function matching(call, walk, account, ids)
   local found, out, seen = records.of(call, ids), {}, {}
   local deaths = redis.call('HMGET', call.prefix .. 'dead', unpack(ids))

@@ -1,6 +1,6 @@
 -- needs: accounts, batches, calls, leases, limits, priorities, reserve, standing, takes, task_options, turns
 --
--- Why a task waits: the facts. What they mean is for the servers to say (fairq/model/waiting.py).
+-- Why a task waits: the facts. Servers interpret them (fairq/model/waiting.py).
 
 -- How many of its tenant's tasks come before a ready one where groups take turns, at least, and whether that is exact;
 -- then how many of its own group come before it, and how many groups there are.
@@ -14,7 +14,7 @@ local function count_by_turns(call, account, id)
   return place or math.max(#next_ids, own), place ~= nil, own, math.max(redis.call('ZCARD', at) - 1, 0)
 end
 
--- Where a waiting task stands: behind tasks of its tenant, or of its batch.
+-- The position of a waiting task among the tasks of its tenant, or of its batch.
 local function place_of(call, account, id, state)
   local ahead, is_exact, batch, group_ahead, groups = account.ready, false, nil, 0, 0
   if state == 'ready' and accounts.details_of(call, account).grouped > 0 then
@@ -30,9 +30,9 @@ local function place_of(call, account, id, state)
     group_ahead = group_ahead, groups = groups}
 end
 
--- why(keys, argv): what there is to know of why a task waits.
+-- why(keys, argv): the facts about why a task waits.
 --   argv  3 id
---   out   now_ms, what `tasks` tells of it, then of one that waits: name, value, name, value, ... (numbers as text):
+--   out   now_ms, its row as of `tasks`, then for a waiting task: name, value, name, value, ... (numbers as text):
 --         ahead (tasks of its tenant before it, at least; pending: of its batch; delayed: all that are ready now),
 --         is_exact, batch_max_running, group_ahead and groups (how many tasks of its group, of how many groups that
 --         take turns; 0: none); its tenant's account, the limits in force for it, debt (service

@@ -1,6 +1,6 @@
 -- needs: batches, calls, leases, places, records, settlements
 --
--- Dead letters: what operators make of them, by ids.
+-- Dead letters: operators replay or delete them by id.
 
 -- Watches the end of a replayed task's window again; if it has passed, the task has no window any more.
 local function reopen(call, id, record, header)
@@ -28,13 +28,13 @@ end
 
 -- replay(keys, argv): give dead letters a fresh set of attempts, at the end of their tenants' lists.
 --   argv  ids (at most 500)
---   out   per id "ok" | "batch_gone" (the same, but its batch is no longer known) | "gone" (not a dead letter, or one
---         whose task is lost: that goes)
+--   out   per id "ok" | "batch_gone" (the same, but its batch is no longer known) | "gone" (not a dead letter; or its
+--         task is lost, and the letter is deleted)
 function writes.replay(keys, args)
   local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
     local record, died = redis.call('HGET', call.prefix .. 'tasks', id), DEATH.unpack(death)
-    if not records.is_task(record) then  -- before the first write: what fails half way takes letters out for ever
+    if not records.is_task(record) then  -- before the first write: a failure after it would lose letters
       places.drop_letter(call, id, death)
       return 'gone'
     end

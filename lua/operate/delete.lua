@@ -2,19 +2,19 @@
 --
 -- The beginning and the end of a queue.
 --
--- A queue's stage is in its record: UNMADE (nothing was ever put in; workers may have looked), MADE, or DELETING.
--- `make_queue` comes after the registry has the queue (service/registry.lua), and before anything is put in: a server
--- that does not know that a queue was deleted is told so by the refusal `unmade`, and makes it anew.
+-- A queue's stage is in its record: UNMADE (nothing was ever stored; workers may have asked), MADE, or DELETING.
+-- `make_queue` is called after the queue is registered (service/registry.lua) and before anything is stored in it. A
+-- server that has not noticed a deletion gets the refusal `unmade`, and makes the queue anew.
 --
 -- A queue ends in one of two ways; afterwards its caller removes the entry in the registry that it read before.
 -- `delete_queue` blocks the queue, so that every other verb is refused with `deleting`. Each call then looks through a
--- part of the store's keys, and deletes those of the queue, of whatever kind; the last call deletes the record. Any
--- server may go on with it at any time. A key of any size is one UNLINK, so a call's work is bounded.
+-- part of the store's keys, and deletes those of the queue; the last call deletes the record. Any server may continue
+-- at any time. A key of any size is one UNLINK, so a call's work is bounded.
 -- `forget_queue` deletes the record of a queue that nobody uses, which has no other key that matters.
 
 local KEYS_PER_CALL = 150
-local HAS_SOMETHING = {'tenants', 'tasks', 'limits', 'opening_hours', 'webhooks'}  -- all else belongs to a tenant
-local LAST = {queue = true, deleting = true, test = true}  -- what stays until all else has gone
+local HAS_SOMETHING = {'tenants', 'tasks', 'limits', 'opening_hours', 'webhooks'}  -- all other keys belong to a tenant
+local LAST = {queue = true, deleting = true, test = true}  -- deleted last
 local HISTORY = {'history:10', 'history:60', 'history:900', 'history_last'}
 
 local function unlink(call, names)
@@ -23,8 +23,8 @@ local function unlink(call, names)
   redis.call('UNLINK', unpack(doomed))
 end
 
--- Deletes those of the queue's keys that are among the next ones of the store; returns whether there may be more. In
--- another life of the store, the search begins anew.
+-- Deletes the queue's keys among the next ones of the store; returns whether there may be more. The search starts over
+-- if the store was restarted.
 local function sweep_some(call)
   local saved, life = redis.call('GET', call.prefix .. 'deleting') or '', calls.life_of_store()
   local cursor = saved:match('^' .. life .. ' (%d+)$') or '0'
@@ -33,7 +33,7 @@ local function sweep_some(call)
   return cursor ~= '0'
 end
 
--- make_queue(keys, argv): let things be put into a queue that the registry has.
+-- make_queue(keys, argv): open a registered queue, so that tasks and settings may be stored in it.
 --   out   "ok", also if it was made before
 function writes.make_queue(keys, args)
   local call = calls.open(keys, args)
@@ -44,7 +44,7 @@ function writes.make_queue(keys, args)
   return 'ok'
 end
 
--- What a queue holds: {name, how many, ...}.
+-- The contents of a queue: {name, how many, ...}.
 local function contents(call)
   local queue, count = call.queue, redis.call('HLEN', call.prefix .. 'batches')
   return {'ready', queue.ready, 'pending', queue.pending, 'delayed', queue.delayed, 'leased', queue.leased,
@@ -52,10 +52,10 @@ local function contents(call)
     'open_batches', count - redis.call('ZCARD', call.prefix .. 'completed')}
 end
 
--- delete_queue(keys, argv): delete some of a queue; from the first call on no other verb is carried out on it.
---   argv  3 what it may hold to begin with: "empty" (nothing), "any", or "begun": only go on
+-- delete_queue(keys, argv): delete a part of a queue; from the first call on every other verb is refused.
+--   argv  3 the contents that it may have: "empty" (none), "any", or "begun": only continue a deletion
 --   out   "more" | "ok" (all is deleted) | "not_empty" (nothing was changed) | "gone" (there is no such queue, or its
---         deletion has not begun); then what it holds: name, how many, ...
+--         deletion has not begun); then its contents: name, how many, ...
 function drains.delete_queue(keys, args)
   local call, what = calls.open_any(keys, args), args[3]
   local queue, counts = call.queue, contents(call)
@@ -73,10 +73,10 @@ function drains.delete_queue(keys, args)
   return {'ok', unpack(counts)}
 end
 
--- forget_queue(keys, argv): delete the record, and the history, of a queue that has had nothing for so long, and no
+-- forget_queue(keys, argv): delete the record and the history of a queue that has been empty for so long and has no
 -- settings.
 --   argv  3 for how long, ms  4 made_at: when it was made, by its entry in the registry  5 the server's own time (may
---         be empty): see `tick`  6 whether to delete it, or only to tell (0, 1)
+--         be empty): see `tick`  6 whether to delete it, or only to check (0, 1)
 --   out   "ok" (also if it had no record) | "stays"
 function drains.forget_queue(keys, args)
   local call = calls.open(keys, args)

@@ -34,10 +34,10 @@ local function flat(values)
   return out
 end
 
--- set_limits(keys, argv): set limits of a tenant, or those for all who have none of their own; all or none.
+-- set_limits(keys, argv): set limits of a tenant, or the defaults for all tenants; all or none.
 --   argv  3 tenant (empty: for all)  then pairs: limit, value (0: none; -1: the one for all, or its default); the first
 --         pair may be `if_version`, a version
---   out   all that were set until now, in pairs
+--   out   all previous limits, in pairs
 function drains.set_limits(keys, args)
   local call, name = calls.open_made(keys, args), args[3]
   if name ~= '' then check_tenant(name) end
@@ -48,7 +48,7 @@ function drains.set_limits(keys, args)
   if has_version then versions.check(args[5], flat(previous), flat(after)) end
   if name == '' then
     call.queue.limited = save_limits(call, name, after)
-    -- Ticks count tokens anew, and let in who has room now.
+    -- Ticks count tokens anew, and let in tenants that have room now.
     call.queue.sweeping = math.max(call.queue.sweeping, SWEEP_WANTED)
   else
     local account = accounts.touch_named(call, name)
@@ -59,7 +59,7 @@ function drains.set_limits(keys, args)
   return flat(previous)
 end
 
--- limits(keys, argv): what is set for a tenant, or for all.
+-- limits(keys, argv): the limits set for a tenant, or for all.
 --   argv  3 tenant (empty: for all)
 --   out   in pairs: limit, value (0: none; -1: the one for all)
 function reads.limits(keys, args)

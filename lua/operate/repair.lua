@@ -1,22 +1,22 @@
 -- needs: calls, close, limits, remembered, repair_steps, seats
 --
--- Repair: a queue is built anew from what is true of it.
+-- Repair: rebuilds a queue from its primary data.
 --
--- True are the records in `tasks` (with `payloads` and `task_options`), deaths, runs, the times in `delayed`, accounts
--- (weight, base, books), batches, and what operators set. All else follows from that: every derived key is
--- dropped, every count is zero, and then each task goes to its place by the functions that enqueue and tick use
--- (operate/repair_steps.lua has the steps). So what those functions keep needs no care here.
+-- Primary are the records in `tasks` (with `payloads` and `task_options`), deaths, runs, the times in `delayed`,
+-- accounts (weight, base, books), batches, and all settings. The rest is derived: every derived key is deleted, every
+-- count is set to zero, and then each task goes to its place by the functions that enqueue and tick use
+-- (operate/repair_steps.lua has the steps). So this code need not know what those functions keep.
 --
--- A call does one page of one step; `repair` says how far it is. If a call failed half way, or the store is another one
--- than before (by its run id: cursors are good for one life of one store), the repair begins anew, which it can at any
--- time: nothing that is true is dropped.
+-- A call does one page of one step; the key `repair` has the progress. If a call failed between its writes, or the
+-- store was restarted (its run id is another: cursors are valid for one life of one store), the repair starts over. It
+-- can do so at any time, because no primary data is deleted.
 --
--- Meanwhile the queue is blocked (BLOCKED_REPAIR): claims give nothing, whatever else changes it is refused, and the
--- time is nobody's service (`length_of_jump` in base/calls.lua).
+-- Meanwhile the queue is blocked (BLOCKED_REPAIR): claims give nothing, other changes are refused, and the time counts
+-- as no tenant's service (`length_of_jump` in base/calls.lua).
 
 local LOWEST = -2 ^ 52  -- the level meanwhile: tenants get slots with the virtual time that they have
 
--- Blocks the queue, and sets all that it counts to zero.
+-- Blocks the queue, and sets all its counts to zero.
 local function clear(call)
   local queue, hours = call.queue, redis.call('HGET', call.prefix .. 'opening_hours', '')
   for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead', 'remembered', 'tasks_with_options',
@@ -30,8 +30,9 @@ local function clear(call)
   limits.block(queue, BLOCKED_REPAIR, true)
 end
 
--- How far the repair is: its number, what is done next, step and cursor, and the store's life; begins it, or begins it
--- anew. Until the call has ended only the number is kept, so that one that fails half way is not gone on with.
+-- The progress of the repair: its number, the name of the next step, step and cursor, and the store's run id. Begins
+-- the repair, or starts it over. Until the call has ended only the number is stored, so that the next call starts over
+-- if this one fails.
 local function begin(call)
   local at, life = call.prefix .. 'repair', calls.life_of_store()
   local saved = redis.call('GET', at) or text(call.now)
@@ -44,10 +45,10 @@ local function begin(call)
   return number, tonumber(step), cursor, life
 end
 
--- repair(keys, argv): build some of a queue anew, which is blocked until all is.
---   argv  3 number of the repair (empty: begin one, or go on with the one that is under way)
---   out   "more" | "done" | "gone" (that repair is over), number, what is done next, how many tasks, and tenants, have
---         their places
+-- repair(keys, argv): rebuild a part of a queue, which is blocked until the rebuild is complete.
+--   argv  3 number of the repair (empty: begin one, or continue the one under way)
+--   out   "more" | "done" | "gone" (that repair is over), number, the next step, how many tasks and how many tenants
+--         are in their places
 function drains.repair(keys, args)
   local call, given = calls.ask(keys, args), args[3] ~= '' and check_whole(args[3], 'number', 0, HORIZON_MS)
   local queue, at, level = call.queue, call.prefix .. 'repair', call.queue.level
@@ -65,7 +66,7 @@ function drains.repair(keys, args)
   else
     redis.call('DEL', at)
     limits.block(queue, BLOCKED_REPAIR, false)
-    call.readied, queue.hungry = queue.servable > 0, 1  -- that servers sleep may have been lost
+    call.readied, queue.hungry = queue.servable > 0, 1  -- the mark that servers sleep may have been lost
   end
   close.call(call)
   return {next_step and 'more' or 'done', tonumber(number), next_step and next_step[1] or '',

@@ -1,6 +1,6 @@
 -- needs: accounts, batches, errors, leases, places, records, task_options
 --
--- Repair (operate/repair.lua): how the tasks that were put aside get their places, tenant by tenant.
+-- Repair (operate/repair.lua): puts the tasks that were set aside into their places, tenant by tenant.
 
 local PLACES_PER_CALL = 64  -- tasks, or tenants, that get theirs
 
@@ -64,7 +64,7 @@ local function put_tasks(call, account, ids)
   if #delayed > 0 then places.put_delayed(call, account, delayed, 'repair:delayed:') end
 end
 
--- All tasks of a tenant have their places.
+-- Finishes a tenant when all its tasks have their places.
 local function end_tenant(call, account)
   local delayed, copy = call.prefix .. 'delayed:' .. account.name, call.prefix .. 'repair:delayed:' .. account.name
   redis.call('UNLINK', delayed)  -- first: what RENAME replaces may be freed at once

@@ -43,7 +43,7 @@ local function name_accounts(call, cursor)
   return next_cursor
 end
 
--- A tenant counts nothing and stands nowhere; what operators set for it holds.
+-- Sets a tenant's counts to zero and takes it out of the pick. Its settings stay.
 local function clear_tenant(call, account)
   local details, books, name = accounts.details_of(call, account), accounts.books_of(call, account), account.name
   local hours = redis.call('HGET', call.prefix .. 'opening_hours', name)
@@ -63,7 +63,7 @@ local function clear_tenants(call, cursor)
     local account = accounts.touch(call, accounts.named(call, flat[i], flat[i + 1]))
     clear_tenant(call, account)
     if redis.call('EXISTS', call.prefix .. 'delayed:' .. account.name) == 1 then
-      redis.call('ZADD', call.prefix .. 'repair:tenants', 0, account.name)  -- tasks that are gone leave it
+      redis.call('ZADD', call.prefix .. 'repair:tenants', 0, account.name)  -- missing tasks may leave it behind
     end
   end
   return next_cursor
@@ -85,7 +85,7 @@ local function clear_batches(call, cursor)
   return next_cursor
 end
 
--- Notes a task that is not dead for its tenant's turn.
+-- Sets aside a task that is not dead, until its tenant's turn.
 local function put_aside(aside, id, header, run)
   local tasks = aside[header.tenant] or {}
   aside[header.tenant] = tasks
@@ -108,7 +108,7 @@ local function find_tasks(call, cursor)
       accounts.add_bytes(call, account, bytes + death.counted)
       places.count_dead(call, account, id, death.died_at)
       call.queue.last_lease = math.max(call.queue.last_lease, death.lease)
-      leases.set_run(call, id, nil)  -- a call failed half way
+      leases.set_run(call, id, nil)  -- left by a call that failed between its writes
     else
       put_aside(aside, id, records.read(flat[2 * i]), runs[i])
     end
@@ -124,7 +124,7 @@ local function find_tasks(call, cursor)
   return next_cursor
 end
 
--- The bytes of results and dedupe keys; those of nobody go.
+-- Counts the bytes of results and dedupe keys; entries without a tenant are deleted.
 local function add_ends(call, cursor)
   local _, next_cursor, members = page_of(call, 'ends', cursor, PAGE, 'ZSCAN')
   for _, member in ipairs(members) do

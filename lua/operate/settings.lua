@@ -1,10 +1,10 @@
 -- needs: accounts, calls, close, history, limits, reserve, seats, versions
 --
--- What operators change while the queue runs. Every verb is idempotent; changes act on the existing backlog at once.
+-- Changes by operators while the queue runs. Every verb is idempotent; changes act on the existing backlog at once.
 
 -- set_weight(keys, argv): give a tenant a weight.
 --   argv  3 tenant  4 weight in thousandths (1..10,000,000)  5 if_version (may be left out)
---   out   the weight it had
+--   out   the previous weight
 function drains.set_weight(keys, args)
   local call, weight = calls.open_made(keys, args), check_whole(args[4], 'weight', 1, 10000000)
   check_tenant(args[3])
@@ -22,9 +22,9 @@ function drains.set_weight(keys, args)
   return previous
 end
 
--- set_paused(keys, argv): hold back a tenant's tasks, or the whole queue's, or no longer; leases and enqueueing go on.
+-- set_paused(keys, argv): pause or resume a tenant or the whole queue; leases and enqueueing go on.
 --   argv  3 tenant (empty: the queue)  4 paused (0, 1)
---   out   whether it was until now: 0 or 1
+--   out   whether it was paused: 0 or 1
 function drains.set_paused(keys, args)
   local call, name, is_paused = calls.open_made(keys, args), args[3], check_whole(args[4], 'paused', 0, 1) == 1
   if name ~= '' then check_tenant(name) end
@@ -33,7 +33,7 @@ function drains.set_paused(keys, args)
   return previous
 end
 
--- All settings of a queue as words, with changes, by their names.
+-- All settings of a queue by name, with the changes of this call.
 local function words_of(queue, changes)
   local names, words = {}, {}
   for name in pairs(DEFAULTS) do names[#names + 1] = name end
@@ -44,7 +44,7 @@ end
 
 -- configure(keys, argv): change settings of the queue, all or none.
 --   argv  pairs: setting, value; one may be `if_version`
---   out   all settings until now, in pairs. A change of `share` starts all accounts anew, since it changes the unit of
+--   out   all previous settings, in pairs. A change of `share` starts all accounts anew, since it changes the unit of
 --         service.
 function drains.configure(keys, args)
   local call = calls.open_made(keys, args)

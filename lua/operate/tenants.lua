@@ -1,6 +1,6 @@
 -- needs: accounts, calls
 --
--- The end of a tenant: its account goes when it has nothing any more.
+-- The end of a tenant: its account is deleted when it has nothing left.
 --
 -- An operator may drop it at once, with its settings. Without that, servers look through all accounts now and then
 -- (`forget_tenants`), and drop those that have had nothing for long enough, and no settings of their own. A tenant that
@@ -9,7 +9,7 @@
 local ACCOUNTS_PER_CALL = 200  -- that one call looks at, at most
 local SHORT = 1000  -- entries of the wake list, among which many tenants of one call may be looked for
 
--- What a tenant has: {name, how many, ...}; kept_bytes: of all these, and of batches, results, dedupe keys.
+-- The contents of a tenant: {name, how many, ...}; kept_bytes: of all these, and of batches, results, dedupe keys.
 local function holdings(call, account)
   local details = accounts.details_of(call, account)
   local schedules = redis.call('HLEN', call.prefix .. 'schedules:' .. account.name)
@@ -41,7 +41,7 @@ end
 -- drop_tenant(keys, argv): delete a tenant that has nothing, with its account, settings and feed.
 --   argv  3 tenant
 --   out   "ok" | "gone" (there is no such tenant) | "not_empty" (nothing was changed), then when the last result or
---         dedupe key of the queue will be gone (ms; 0: it had none), and what the tenant has: name, how many, ...
+--         dedupe key of the queue will be gone (ms; 0: it had none), and the tenant's contents: name, how many, ...
 function drains.drop_tenant(keys, args)
   local call, name = calls.open(keys, args), args[3]
   local packed = redis.call('HGET', call.prefix .. 'tenants', name)
@@ -54,7 +54,7 @@ function drains.drop_tenant(keys, args)
   return {'ok'}
 end
 
--- True if a tenant has had nothing for so long, and is as a new one would be.
+-- True if a tenant has had nothing for so long, and equals a new one.
 local function is_like_new(call, account, for_ms)
   local books = accounts.books_of(call, account)
   if call.queue.origin + books.seen_at + for_ms > call.sure then return false end

@@ -1,17 +1,17 @@
--- Tenants as a call knows them: read once, changed in place, written back when it closes (pick/close.lua).
+-- The tenants of a call: read once, changed in place, written back when it closes (pick/close.lua).
 --
--- A tenant has a number, and stands under it, as four bytes (its *tag*), wherever the fair pick looks: the hash
--- `accounts` has what every dispatch asks and changes, `tenants` finds the tag by the name, and has with it the details
--- that few tenants have (is_odd) or few calls ask. An account is read for each tenant that a draw looks at, so it has
--- 16 fields, no more: as many as a small table of Lua holds. What the pick does not read stands in its *books*, which
--- stay packed until a call opens them.
+-- A tenant has a number; its four bytes are the tenant's *tag*, the key in all structures of the fair pick. The hash
+-- `accounts` has the fields that every dispatch reads and changes. `tenants` maps the name to the tag and to the
+-- details that few tenants have (is_odd) or few calls use. An account is read for each tenant that a draw looks at, so
+-- it has at most 16 fields: as many as a small table of Lua holds. Fields that the pick does not read are in the
+-- *books*, which stay packed until a call opens them.
 --
 -- The account is the tenant's virtual time, service / weight, in a form that needs no change while time passes:
 --
 --   base + (leased * now - starts) / weight      `starts` is the sum of the times at which its running leases began
 --
--- With `share = time` service is worker time, and what runs counts while it runs; what ends a lease moves its time from
--- the second term to the first. With `share = count` it is `base`, one task for each dispatch. Times are relative to
+-- With `share = time` service is worker time, and a running lease counts while it runs; its end moves its time from the
+-- second term to the first. With `share = count` service is `base`, one task for each dispatch. Times are relative to
 -- `queue.origin`, so that sums of thousands of them stay exact.
 
 local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one lease is, if it is one (pick/reserve.lua)
@@ -22,7 +22,7 @@ local LATER = DETAILS.format:match('^<c4..')   -- of details: tag, pending, dela
 local ITEM_BYTES, NAMED_IN = 400, 4  -- the store takes at most: a thing, copies of its name
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
--- The details of a tenant if they are open, or matter to the pick; else false: the account says all.
+-- The details of a tenant if they are open or matter to the pick; else false: the account is enough.
 function accounts.odd_details(call, account)
   return account.is_odd == 1 and (account.details or accounts.details_of(call, account))
 end
@@ -43,14 +43,14 @@ function accounts.running_of(account)
   return account.loan == GIFT and 0 or account.leased
 end
 
--- What a task of the tenant is expected to cost at least. It guides the choice, and is not charged.
--- call.mean is what a running task, looked at now, takes in all: the mean over worker time, when the call began.
+-- The least expected cost of a task of the tenant. It guides the choice, and is not charged.
+-- call.mean is the expected duration of a task that runs now: the mean weighted by worker time, when the call began.
 function accounts.expected_of(call, account)
   return call.queue.share == SHARE_COUNT and 1 or math.max(account.estimate, call.mean, 1)
 end
 
--- Returns how tenants are compared: a function that gives the virtual time by which one is, and how far a dispatch will
--- move it. Each running lease counts as if it took at least what is expected of it.
+-- Returns a function that gives a tenant's virtual time, by which tenants are compared, and how far a dispatch will
+-- move it. Each running lease counts as at least its estimate.
 function accounts.comparison(call, slots_per_weight)
   if call.queue.share == SHARE_COUNT then return function(weight, base) return base, 1 / weight, 0 end end
   local mean, at = math.max(call.mean, 1), call.at
@@ -67,7 +67,7 @@ function accounts.comparison(call, slots_per_weight)
   end
 end
 
--- What a tenant was entitled to, and got.
+-- A tenant's entitlement and service.
 function accounts.books_of(call, account)
   local books = call.books[account]
   if not books then
@@ -77,32 +77,32 @@ function accounts.books_of(call, account)
   return books
 end
 
--- What the tenant got, with what runs now.
+-- The tenant's service, including running leases.
 function accounts.delivered_to(call, account)
   local age = account.leased * call.at - account.starts
   return accounts.books_of(call, account).delivered + (call.queue.share == SHARE_TIME and age or 0)
 end
 
--- What a thing of that name and size counts among its tenant's bytes (lua/KEYS.md says how that was measured).
+-- The bytes that a thing of this name and size counts for its tenant (lua/KEYS.md says how that was measured).
 function accounts.bytes_of(name, size)
   return ITEM_BYTES + NAMED_IN * #name + size
 end
 
--- What the tenant keeps in the store has grown by so many bytes.
+-- Adds to the bytes that the tenant keeps in the store.
 function accounts.add_bytes(call, account, bytes)
   local books = accounts.books_of(call, account)
   books.bytes = books.bytes + bytes
 end
 
--- The unit of service has changed since the account was written: everyone starts anew, together, with what runs from
--- then on.
+-- The unit of service has changed since the account was written: all tenants start anew together, and running leases
+-- count from then on.
 local function renew(call, account)
   local queue, books = call.queue, accounts.books_of(call, account)
   account.base, account.starts, account.estimate = 0, account.leased * queue.epoch_at, 0
   books.epoch, books.delivered, books.entitled = queue.epoch, 0, 0
 end
 
--- The account of a tag whose record has been read; what the call has changed of it since stands in call.packed.
+-- The account of a tag, from its record that was read; changes by the call since then are in call.packed.
 function accounts.unpack(call, tag, packed)
   if call.accounts[tag] then return call.accounts[tag] end
   local account, epoch = ACCOUNT.unpack(call.packed[tag] or packed), call.queue.epoch
@@ -193,7 +193,7 @@ function accounts.of_details(call, names, details)
   return found
 end
 
--- What is seldom asked of a tenant. While it is open the tenant is odd: it may come to matter.
+-- The details of a tenant. While they are open the tenant is odd: they may come to matter.
 function accounts.details_of(call, account)
   local details, name = account.details, account.name
   account.is_odd = 1
@@ -213,7 +213,7 @@ function accounts.later_of(call, account)
   return pending, delayed
 end
 
--- Has a tenant seated and written back when the call closes.
+-- Marks a tenant to be seated and written back when the call closes.
 function accounts.touch(call, account)
   local touched, tag = call.touched, account.tag
   if touched[tag] == nil then touched[tag], touched[#touched + 1] = false, tag end
@@ -237,7 +237,7 @@ local function are_odd(details)
   return details.blocked > 0 or details.limited > 0 or details.grouped > 0 or details.cause > 0
 end
 
--- Packs an account, with what the call has booked.
+-- Packs an account with its books.
 function accounts.pack(call, account)
   local books = call.books[account]
   if books then

@@ -1,6 +1,6 @@
 -- needs: accounts, calls, remembered, reserve, seats
 --
--- What a tenant's account is charged: for dispatches or, with `share = time`, for leases.
+-- Charging a tenant's account: for dispatches or, with `share = time`, for leases.
 
 local NO_LOAN, GIFT = accounts.NO_LOAN, accounts.GIFT
 -- WITH_BOOKS: an account and its books. CHANGED: the same as the end of a lease writes it. There what stays as it is,
@@ -32,8 +32,8 @@ function charges.refund(call, account, moved)
   calls.move_clock(queue, -moved)
 end
 
--- Lost leases lower the level, but not below the lowest virtual time of their tenants: it had not moved for leases that
--- ran while their tenant did not compete, and had moved less while more competed than now.
+-- Lost leases lower the level, but not below the lowest virtual time of their tenants. The level had not moved for
+-- leases that ran while their tenant did not compete, and had moved less while more tenants competed than now.
 function charges.bound_level(call)
   local queue, lowered = call.queue, call.lowered
   local lowest = lowered.from
@@ -41,8 +41,8 @@ function charges.bound_level(call)
   queue.level, call.lowered = math.max(queue.level, lowest), false
 end
 
--- `unseen` is the time that a lease took, less the time since its start: below 0 if it was lost. Then the level goes
--- back by that: those that wait get the time back, and newcomers begin with them.
+-- `unseen` is the time that a lease took, less the time since its start: negative if it was lost. Then the level goes
+-- back by it: waiting tenants get the time back, and newcomers begin at the same level.
 local function correct_clock(call, tag, unseen, moves_clock)
   local queue, by = call.queue, unseen / call.queue.weight_sum
   queue.delivered = queue.delivered + unseen
@@ -54,7 +54,7 @@ local function correct_clock(call, tag, unseen, moves_clock)
   end
 end
 
--- Puts into an open account what the end of a lease has changed.
+-- Copies the changes by the end of a lease into an open account.
 local function put(call, account, base, starts, estimate, delivered, done, bytes, more)
   local books = accounts.books_of(call, account)
   account.base, account.starts, account.estimate, account.leased = base, starts, estimate, account.leased - 1

@@ -1,9 +1,9 @@
 -- needs: accounts, calls, charges, reserve, seats
 --
--- Closing a call: all that it changed is written, each value once.
+-- Closing a call: writes all its changes, each value once.
 
--- Seats and writes what the call touched, and wakes the servers if they wait for work that there now is: not where one
--- has said that it claims at once. Should that claim be lost, they find out by their ticks.
+-- Seats and writes the tenants that the call touched. Notifies servers that wait for work, unless the caller claims it
+-- at once. If that claim is lost, they find the work at their next ticks.
 function close.call(call)
   local queue = call.queue
   if call.lowered then charges.bound_level(call) end
@@ -24,7 +24,8 @@ function close.call(call)
   if call.messages then calls.publish(call) end
 end
 
--- Closes a call in which a claim goes on, so that nobody is told. Should that fail, what has been done stays whole.
+-- Closes the first part of a call that goes on with a claim, without notifying servers. If the claim fails, the first
+-- part stays whole.
 function close.go_on(call)
   call.notify = false
   close.call(call)

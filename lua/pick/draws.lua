@@ -3,14 +3,14 @@
 -- Choosing among the tenants that have slots: rules 2 and 4 of pick/README.md. A round looks at once at all tenants
 -- that it may need. It knows them by their tags, and compares them packed. No slot changes meanwhile.
 
-local FEW = 16       -- up to so many tenants, a round looks at all of them
+local FEW = 16       -- up to this number of tenants, a round looks at all of them
 local LOOKS = 2      -- otherwise, tenants that it looks at for each pick
 local FIRST = 4      -- the least that it looks at
-local REDRAWS = 4    -- tenants that it looks at besides for each pick, while too few are due
+local REDRAWS = 4    -- more tenants that it looks at for each pick, while too few are due
 local BLOCKS, WIDEST = 8, 64  -- of a throw: blocks, at least; slots of a block, at most
 local CURSOR = 4     -- picks for which the cursor looks at one tenant
 local PAGE = 1024    -- a class of so many slots is read as a whole
-local PACE = ACCOUNT.format:match('^<.......')  -- what tenants are compared by, up to `ready`
+local PACE = ACCOUNT.format:match('^<.......')  -- the fields that tenants are compared by, up to `ready`
 
 local function by_class(one, other) return one.class < other.class end
 
@@ -85,7 +85,7 @@ local function throw(call, line, count, tags)
 end
 
 -- True if a tenant that has a slot cannot be served any more: it loses the slot when the round is over. Only the call
--- itself, or a common limit that was lowered, can bring that about.
+-- itself, or lowering a limit for all tenants, can cause that.
 local function is_out(call, account)
   if call.queue.limited == 0 and call.touched[account.tag] == nil then return false end
   if not call.passed_over[account] and limits.is_eligible(call, account) then return false end
@@ -130,10 +130,10 @@ local function look_at(call, round, tags, due_until)
   return due
 end
 
--- Looks at as many tenants as the round may need. Running leases count as what is expected of them, which puts tenants
--- ahead of the clock: on average by `ahead` for each of these leases. The round may serve the tenants in `times`, from
--- `next` on: their virtual times, in order. `of_time` maps a time to a tenant's tag. `seen` maps a tag to another one
--- of the same time, or to false. So many of the wanted picks are `kept` for tenants whose shares have room.
+-- Looks at as many tenants as the round may need. Running leases count at their estimate, which puts tenants ahead of
+-- the clock: on average by `ahead` for each of these leases. The round may serve the tenants in `times`, from `next`
+-- on: their virtual times, in order. `of_time` maps a time to a tenant's tag. `seen` maps a tag to another one of the
+-- same time, or to false. `kept` of the wanted picks are reserved for tenants with room in their shares.
 function draws.look(call, round)
   local queue, line, wanted, tags = call.queue, draws.read_line(call), round.wanted, {}
   if line.tenants == 0 then return end
@@ -161,8 +161,8 @@ function draws.look(call, round)
   table.sort(round.times)
 end
 
--- Takes the tenant that is to be served next out of the round, and those before it that would take the slots that are
--- kept for others. Returns its tag; nil if the round knows of none.
+-- Removes the next tenant to serve from the round, and those before it that would take slots kept for others. Returns
+-- its tag; nil if there is none.
 function draws.take(call, round)
   local time = round.times[round.next]
   while time do

@@ -1,36 +1,36 @@
 -- needs: accounts, remembered
 --
--- Limits: what bounds a tenant besides its share, and who is out of the draw for it.
+-- Limits: bounds of a tenant other than its share, and the tenants that they keep out of the draw.
 --
--- They stand in the hash `limits`: a tenant's own, and under the empty name those for all who have none of that kind.
--- details.limited and queue.limited say whether there are any: where there are none, nothing is read, and the defaults
--- hold.
+-- They are stored in the hash `limits`: a tenant's own, and under the empty name the defaults for all tenants.
+-- details.limited and queue.limited say whether any are set. If none are, nothing is read, and the built-in defaults
+-- apply.
 --
 -- Rate. One number is the whole token bucket (GCRA, ITU-T I.371): `theoretical_arrival`, the time at which it will be
 -- full again. A dispatch moves that on by the rate's interval, and is allowed while it is less than `burst` intervals
 -- ahead of now. A tenant that has used its tokens is blocked, and parked until it has some: one, or as many as come in
 -- REFILL_MS, so that a fast one does not come and go with every task. A pick that is taken back gives its token back.
 --
--- Guarantee. A tenant with fewer leased tasks than it is guaranteed is served as if it had just woken (rule 3 of
--- pick/README.md), but that one who is behind goes before it one time in eight only, until it has them. Its account
--- goes on, so it draws less of what is left; the slots that it does not use are everybody's.
+-- Guarantee. A tenant with fewer leased tasks than its guarantee is served as if it had just woken (rule 3 of
+-- pick/README.md), except that a tenant behind the level goes first only one time in eight. Its account goes on, so it
+-- draws less of the rest. All tenants share the slots that it does not use.
 
--- Stored bytes. `stored_bytes` bounds what the store takes for a tenant, at most (accounts.bytes_of): no call takes
--- what is counted beyond it. New tasks, batches and schedules are refused (tasks/arrivals.lua). What comes later cannot
--- be: where there is no room for it, a result is dropped (tasks/task_options.lua), an error is cut (tasks/errors.lua),
--- and an event takes the place of older ones (tasks/feeds.lua). Each says so, in bytes that its task counts anyway.
+-- Stored bytes. `stored_bytes` bounds the memory that the store uses for a tenant (accounts.bytes_of): no call exceeds
+-- it. New tasks, batches and schedules are refused (tasks/arrivals.lua). Later data cannot be refused. If there is no
+-- room for it, a result is dropped (tasks/task_options.lua), an error is cut (tasks/errors.lua), and an event replaces
+-- older ones (tasks/feeds.lua). Each says so, in bytes that its task counts anyway.
 
 local REFILL_MS = 20
-local EVENT_COST = 700  -- that the store takes for an event at most
+local EVENT_COST = 700  -- bytes that an event takes in the store, at most
 
 limits.names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'}
--- What holds for all where nothing is set (0: none), in each queue.
+-- The built-in limits of each tenant in each queue (0: none).
 limits.defaults = {
   max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
   dead = 0,
 }
 
--- The limits set for a tenant, where any are, or (empty name) for all.
+-- The limits set for a tenant; or (empty name) those for all tenants, defaults included.
 function limits.set_for(call, name)
   local packed = redis.call('HGET', call.prefix .. 'limits', name)
   local set = packed and cmsgpack.unpack(packed) or {}
@@ -43,7 +43,7 @@ local function has_own(call, account)
   return details and details.limited == 1
 end
 
--- The limits that hold for a tenant; 0 is none.
+-- The limits in force for a tenant; 0: no limit.
 function limits.of(call, account)
   local is_own = has_own(call, account)
   if call.queue.limited == 0 and not is_own then return limits.defaults end
@@ -55,13 +55,13 @@ function limits.of(call, account)
   return known[account.name]
 end
 
--- What a tenant keeps beside its feed.
+-- The bytes that a tenant keeps, without its feed.
 local function beside_feed(call, account)
   local books = accounts.books_of(call, account)
   return books.bytes + remembered.bytes(call, books.more)
 end
 
--- What a tenant keeps.
+-- The bytes that a tenant keeps, with its feed.
 function limits.kept(call, account)
   return beside_feed(call, account) + EVENT_COST * accounts.books_of(call, account).events
 end
@@ -80,8 +80,8 @@ function limits.events(call, account)
   return math.max(0, math.floor(math.min(most / 2, left) / EVENT_COST))
 end
 
--- What of the tenant's bytes new ones have to leave room for. A feed in more than its half, for its limit was lowered,
--- goes by itself: it shuts out nothing that fits into the other half.
+-- The tenant's bytes that new ones have to leave room for. A feed that exceeds its half, after the limit was lowered,
+-- shrinks by itself: it does not keep out data that fits into the other half.
 function limits.kept_by(call, account, most)
   local kept, feed = beside_feed(call, account), EVENT_COST * call.books[account].events
   return kept + (most > 0 and feed > most / 2 and most / 2 or feed)
@@ -105,7 +105,7 @@ function limits.is_guaranteed(call, account)
   return has_own(call, account) and account.leased < limits.of(call, account).guaranteed
 end
 
--- What the tenant is to the fair pick (account.standing). While all that it has is what it is guaranteed, it does not
+-- The tenant's standing in the fair pick (account.standing). While its leases are within its guarantee, it does not
 -- compete with the others.
 function limits.standing_of(call, account)
   if account.ready == 0 then return 0 end
@@ -115,12 +115,12 @@ function limits.standing_of(call, account)
   return account.leased <= guaranteed and guaranteed > 0 and ELIGIBLE or COMPETES
 end
 
--- Sets or clears a reason for which a tenant, or the queue, is not served.
+-- Sets or clears a reason not to serve a tenant or the queue.
 function limits.block(thing, reason, is_blocked)
   thing.blocked = is_blocked and bit.bor(thing.blocked, reason) or bit.band(thing.blocked, bit.bnot(reason))
 end
 
--- Does that by name (empty: the queue), and notes whether tasks can be served now. Returns the reason's previous bit.
+-- The same by name (empty: the queue); also records whether tasks can be served now. Returns the reason's previous bit.
 function limits.block_named(call, name, reason, is_blocked)
   local target, ready = call.queue, call.queue.servable
   if name ~= '' then
@@ -133,7 +133,7 @@ function limits.block_named(call, name, reason, is_blocked)
   return previous
 end
 
--- Notes why a tenant that has ready tasks is out of the draw, and since when. The cause is a value of `blocked`, or
+-- Records why a tenant that has ready tasks is out of the draw, and since when. The cause is a value of `blocked`, or
 -- CAUSE_MAX_RUNNING. The note stays after the tenant is let in, until it has nothing ready.
 function limits.keep_out(call, account)
   if limits.is_plain(call, account) then return end
@@ -143,7 +143,7 @@ function limits.keep_out(call, account)
   details.cause, details.let_in_at = cause, 0
 end
 
--- Tells the claiming server, once, that a tenant was blocked: why, and from when until when.
+-- Adds to the claim's reply, once, that a tenant was blocked: why, and from when until when.
 function limits.note_kept_out(call, account)
   local details = accounts.odd_details(call, account)
   if not details or details.cause == 0 then return end
@@ -155,7 +155,7 @@ function limits.note_kept_out(call, account)
   end
 end
 
--- Bars a tenant that has no token, or lets it in again.
+-- Blocks a tenant that has no token, or lets it in again.
 function limits.meter(call, account)
   local holds, details = limits.of(call, account), accounts.details_of(call, account)
   local rate, burst = holds.rate, holds.burst

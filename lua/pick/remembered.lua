@@ -1,14 +1,14 @@
 -- needs: accounts
 --
--- Remembered ids: what those of a tenant's ended tasks count among its bytes while they have marks (tasks/records.lua).
+-- Remembered ids: the bytes that a tenant's ended tasks count while they have marks (tasks/records.lua).
 --
--- An id counts less than its task did, so there is room for it. Marks go by minutes, those of all tenants together, and
--- nobody looks whose they are. So the books only have what came in this period, and in the one before: periods of a
--- minute, and of LONG_MINUTES for ids that are remembered for an hour. What came in a period counts until the next one
--- is over: as long as its marks are there, and no more than twice as long. Where the clock goes back by more than a
--- minute, it counts no longer.
+-- An id counts less than its task did, so there is room for it. Marks are deleted by the minute, for all tenants
+-- together, without reading their tenants. So the books only have the sums of this period and of the one before:
+-- periods of a minute, and of LONG_MINUTES for ids that are remembered for an hour. A sum counts until the next period
+-- is over: as long as its marks exist, and at most twice as long. If the clock goes back by more than a minute, it no
+-- longer counts.
 --
--- These fields of BOOKS stay packed, in its `more`: few calls ask for them.
+-- These fields of BOOKS stay packed, in its `more`, because few calls use them.
 
 local MINUTE_MS, LONG_MINUTES = 60000, 62
 local ID_COST, NAMED_IN = 55, 3  -- the store takes at most: an id that is remembered, copies of it
@@ -24,12 +24,12 @@ function remembered.is_long(id)
   return id:find('/from-', 1, true) ~= nil
 end
 
--- What an id counts while it is remembered (lua/KEYS.md says how that was measured).
+-- The bytes that an id counts while it is remembered (lua/KEYS.md says how that was measured).
 function remembered.bytes_of(id)
   return ID_COST + NAMED_IN * #id
 end
 
--- What still counts, as the fields have it: `short`, of the minute before, and the same of long ones.
+-- The sums that still count, as in the fields: `short`, of the minute before, and the same for long ones.
 local function read(call, more)
   local at, short, before, long, long_before = struct.unpack(FORMAT, more)
   local age = call.now - at * MINUTE_MS
@@ -40,7 +40,7 @@ local function read(call, more)
   return 0, minute == at + 1 and short or 0, long, long_before
 end
 
--- What the ids that are remembered count.
+-- The bytes that the remembered ids count.
 function remembered.bytes(call, more)
   if more == '' then return 0 end
   local short, before, long, long_before = read(call, more)

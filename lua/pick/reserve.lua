@@ -6,7 +6,7 @@
 -- tenant which comes while long tasks fill the others need not wait for one of them to end. A claim tells S; there
 -- are at least as many as there are leases and as the claim asks for. Serving only tenants with nothing running
 -- beyond S - K leases would keep them, but break the weights: while enough of them wait, each would get one slot and
--- no more, whatever its weight. So leases that begin in kept slots are *loans*: they do not count among the S - K
+-- no more, regardless of its weight. So leases that begin in kept slots are *loans*: they do not count among the S - K
 -- *ordinary* ones, and are repaid when the fair pick has come to their tenants. The queue is *full* while S - K
 -- leases or more are ordinary.
 --
@@ -15,14 +15,14 @@
 --    first, then the one with the lowest virtual time, by the same toss (rule 3 of pick/README.md). The level stays. A
 --    lease that begins so is a loan, but for a guaranteed one, which is ordinary: guarantees go before the reserve.
 -- 3. A tenant has one loan at most, and while it has it no other lease. It ends with the lease.
--- 4. Of a tenant whose virtual time is ahead of the level by more than a task, the loan is a *gift*: its virtual time
---    stands still and it does not move the clock, though its weight stays in the sum. Else those who get kept slots
---    again and again would drive the level away from a tenant with more weight than the ordinary slots can serve, and
---    owe so much that they get nothing once the reserve ends.
--- 5. Nothing happens to the others: they keep their slots, their weight and their clock.
+-- 4. If a tenant's virtual time is ahead of the level by more than a task, its loan is a *gift*: its virtual time
+--    stands still and it does not move the clock, though its weight stays in the sum. Otherwise tenants that get kept
+--    slots again and again would drive the level away from a tenant with more weight than the ordinary slots can serve,
+--    and owe so much that they get nothing once the reserve ends.
+-- 5. The other tenants keep their slots, their weight and their clock.
 --
--- The sorted set `idle` has the tenants that stand in slots and have nothing running, by virtual time, which for them
--- time does not change. It is kept while there is a reserve; ticks fill it when that is set (`limits.sweep`).
+-- The sorted set `idle` has the tenants that stand in slots and have nothing running, by virtual time, which does not
+-- change with time for them. It exists while there is a reserve; ticks fill it when one is set (`limits.sweep`).
 
 local NO_LOAN, LOAN, GIFT = accounts.NO_LOAN, accounts.LOAN, accounts.GIFT
 
@@ -33,13 +33,13 @@ local function slots_of(call)
   return slots, math.max(1, slots - math.ceil(slots * queue.reserve / 100))
 end
 
--- True if none but kept slots are left.
+-- True if only kept slots are left.
 function reserve.is_full(call)
   local queue, _, ordinary = call.queue, slots_of(call)
   return queue.leased - queue.loans >= ordinary
 end
 
--- How many slots are kept, if none but those are left; else 0.
+-- How many slots are kept, if only those are left; else 0.
 function reserve.kept(call)
   local queue = call.queue
   if queue.reserve == 0 or not reserve.is_full(call) then return 0 end
@@ -106,8 +106,8 @@ function reserve.end_loan(call, account)
   account.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1
 end
 
--- The fair pick has come to a tenant that has a loan: from now on its lease is an ordinary one. Time that was a gift
--- stays one. Returns whether the tenant is to have another lease all the same, since it is guaranteed more.
+-- Repays a loan when the fair pick has come to its tenant: its lease is an ordinary one from now on. Time that was a
+-- gift stays one. Returns whether the tenant gets another lease all the same, because of its guarantee.
 function reserve.repay(call, account)
   local queue, vtime, running = call.queue, accounts.vtime_of(call, account), accounts.running_of(account)
   reserve.end_loan(call, account)
@@ -131,7 +131,7 @@ function reserve.write(call)
   write('ZREM', call.prefix .. 'idle', others)
 end
 
--- The reserve has changed, or what virtual time counts: ticks fill the set anew, and there may be room.
+-- The reserve or the unit of virtual time has changed: ticks fill the set anew, and there may be room.
 function reserve.renew(call)
   local queue = call.queue
   redis.call('UNLINK', call.prefix .. 'idle')

@@ -1,6 +1,6 @@
 -- needs: accounts, calls, limits
 --
--- Seats: where tenants stand in the structures of the fair pick (pick/README.md), and who stands there.
+-- Seats: the places of tenants in the structures of the fair pick (pick/README.md).
 
 -- The tag in a slot, seen through the changes that this call has not written yet.
 local function tag_in(call, class, slot)
@@ -13,8 +13,8 @@ local function put_in_slot(call, class, slot, tag)
   table_in(table_in(call, 'moved_tags'), class)[slot] = tag
 end
 
--- The class for a tenant by its rate: weight / what its tasks take, those that run now included. That is `class`, the
--- one where it is (-math.huge: it is in none), until its rate has left that (rule 4 of pick/README.md).
+-- The class for a tenant by its rate, weight / the duration of its tasks, running ones included. The tenant stays in
+-- `class` (-math.huge: it has none) until its rate has left that class (rule 4 of pick/README.md).
 function seats.class_for(call, class, weight, starts, estimate, leased)
   local rate = weight
   if call.queue.share == SHARE_TIME then
@@ -52,7 +52,7 @@ local function free_slot(call, account)
   classes[class] = last - 1
 end
 
--- What the tenant was entitled to. While it competes the clock adds to that; its books hold the rest.
+-- The tenant's entitlement. While it competes the clock adds to it; its books hold the rest.
 function seats.entitled_to(call, account)
   local booked = accounts.books_of(call, account).entitled
   return account.standing == COMPETES and booked + account.weight * call.queue.clock or booked

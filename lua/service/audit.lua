@@ -1,9 +1,9 @@
--- The audit: what operators change, and what tenants set: who did what, when, from where. Its prefix is not a queue's
--- but `fq:{audit}`, or `fq:{audit-of-tenants}`. Entries of its streams are named by the store's time.
+-- The audit: the changes by operators and tenants: who did what, when, from where. Its prefix is not a queue's but
+-- `fq:{audit}`, or `fq:{audit-of-tenants}`. The ids of its stream entries are times of the store.
 --
--- An operator's change is in `begun` before it is carried out elsewhere, and moves to `changes` when it has ended: it
--- leaves a trace wherever its server dies. Each tenant has a part of the tenants' `changes`, so none pushes out the
--- others'. These are functions, not plain commands, so that a full store takes them.
+-- An operator's change is in `begun` before it is carried out, and moves to `changes` when it has ended. So it leaves a
+-- trace even if its server dies. Each tenant has a part of the tenants' `changes`, so none pushes out the others'.
+-- These are functions, not plain commands, so that a full store accepts them.
 
 local MAX_BEGUN, KEPT = 1000, 10000
 local PART = 200  -- changes of each tenant, among the KEPT of the tenants' audit
@@ -36,7 +36,7 @@ local function make_room(call, tenant)
 end
 
 -- begin_change(keys, argv): note a change that is about to be carried out.
---   argv  a field, its value, ...: token, verb, queue, tenant and what else is to be kept
+--   argv  a field, its value, ...: token, verb, queue, tenant and further fields
 --   out   its id
 function drains.begin_change(keys, args)
   return redis.call('XADD', keys[1] .. ':begun', 'MAXLEN', MAX_BEGUN, '*', unpack(args, 3))

@@ -1,4 +1,4 @@
--- What the store's user may not run, asked at start, so that no call fails half way.
+-- Checks at start that the store's user may run all commands, so that no call fails between its writes.
 
 -- permissions(keys, argv): the commands of the library that the store's user may not run on the queue's keys.
 --   out   their names

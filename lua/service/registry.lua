@@ -1,9 +1,9 @@
 -- needs: calls
 --
--- The registry of queues: which there are, who made each, and when. Its prefix is not a queue's but `fq:{queues}`.
+-- The registry of queues: their names, makers and times of creation. Its prefix is not a queue's but `fq:{queues}`.
 --
--- A tenant makes a queue by being the first to put something into it, and may make so many: `makers` counts. What
--- operators make count against no quota.
+-- A tenant makes a queue by being the first to store something in it, and may make a limited number: `makers` counts
+-- them. Queues made by operators count against no quota.
 
 local MAX_QUOTA = 1000000
 
@@ -13,10 +13,10 @@ local function open_registry(keys, args)
   return call
 end
 
--- add_queue(keys, argv): note that a queue is made.
+-- add_queue(keys, argv): register a queue.
 --   argv  3 queue  4 maker (a tenant; empty: an operator)  5 how many queues it may have made (empty: any number)
 --   out   "ok" | "known" (by its maker until now). Refused with `quota_exceeded queues` where the maker has made as
---         many already. The entry has a time of its own in any case: `remove_queue` leaves it if it was told another.
+--         many already. The entry gets a new time in any case: a `remove_queue` with an earlier entry leaves it.
 function writes.add_queue(keys, args)
   local call, queue, maker = open_registry(keys, args), args[3], args[4]
   local quota = args[5] == '' and math.huge or check_whole(args[5], 'quota', 0, MAX_QUOTA)
@@ -37,7 +37,7 @@ function writes.add_queue(keys, args)
   return 'ok'
 end
 
--- remove_queue(keys, argv): forget a queue, and that its maker has made it.
+-- remove_queue(keys, argv): remove a queue from the registry and from its maker's count.
 --   argv  3 queue  4 its entry, as read: a queue made anew since then stays
 --   out   "ok" | "gone" (there is no such entry)
 function drains.remove_queue(keys, args)

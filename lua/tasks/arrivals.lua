@@ -1,8 +1,8 @@
 -- needs: accounts, batches, limits, places, records, task_options
 --
--- New tasks: what they ask for, which of them are taken, and how they are stored.
+-- New tasks: reading their options, deciding which are accepted, and storing them.
 
-local RETRY_MS = {1000, 60000}  -- after which a refused caller is told to try again: at least, at most
+local RETRY_MS = {1000, 60000}  -- least and greatest wait that a refusal suggests
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl',
   'retry_base', 'retry_cap'}
 
@@ -21,9 +21,8 @@ function arrivals.read_notify(call, args)
   return #args - 1
 end
 
--- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked). Returns its terms: those whose times count
--- from now, with what few tasks ask for (asked), and the features of its record. `due_at`: the start of a fire's task,
--- else nil.
+-- Reads a task's options (OPTIONS in KEYS.md; empty: all are defaults). Returns its terms: absolute times, the rare
+-- options (asked) and the features of its record. `due_at`: the start of a schedule's task, else nil.
 function arrivals.read_options(call, packed, due_at)
   if packed == '' then
     return {start_at = 0, expires_at = 0, max_attempts = call.queue.max_attempts, asked = PLAIN, dedupe_period = 0,
@@ -54,7 +53,7 @@ function arrivals.read_options(call, packed, due_at)
   return options
 end
 
--- Refuses a task whose batch is not an open one of its tenant; notes which batch of that name it is.
+-- Refuses a task unless its batch is open and of the same tenant. Remembers when that batch was opened.
 local function check_batch(call, tenant, asked)
   local batch = batches.find(call, asked.batch)
   if not batch or batch.tenant ~= tenant then refuse('not_found', 'batch') end
@@ -105,8 +104,8 @@ function arrivals.add(call, new, id, payload, terms)
   end
 end
 
--- Decides on one task; returns its outcome. Where another task holds its dedupe key, also that one's id, and what `new`
--- has of it if it came with the same call.
+-- Decides on one task and returns its outcome. If another task holds its dedupe key, also returns that task's id, and
+-- its entry in `new` if it came with the same call.
 function arrivals.admit(call, new, id, payload, terms)
   local asked = terms.asked
   if asked.batch ~= '' then check_batch(call, new.tenant, asked) end
@@ -151,8 +150,8 @@ function arrivals.exceeded(call, new)
   end
 end
 
--- Refuses what its tenant's limits do not allow. From then on, until it is stored, it has its room: what the call keeps
--- of tasks that end for it gets none of that.
+-- Refuses tasks beyond the tenant's limits. Reserves their bytes until they are stored, so that results and errors of
+-- tasks that end in this call cannot use them.
 function arrivals.check_quotas(call, new)
   local limit, wait_ms = arrivals.exceeded(call, new)
   if limit then
@@ -161,7 +160,7 @@ function arrivals.check_quotas(call, new)
   call.promised = new.bytes
 end
 
--- Has a tenant keep so many bytes more; refuses it where its limit does not allow that, or it is one tenant too many.
+-- Adds so many bytes to a tenant. Refuses what exceeds its limit, and a new tenant if there are too many.
 function arrivals.add_bytes(call, tenant, bytes)
   local new = arrivals.new(tenant)
   new.bytes = bytes
@@ -170,7 +169,7 @@ function arrivals.add_bytes(call, tenant, bytes)
   accounts.add_bytes(call, accounts.touch_named(call, tenant), bytes)
 end
 
--- Notes what tasks ask for: {id, options, period of the dedupe key} each.
+-- Stores the rare options of tasks: {id, options, period of the dedupe key} each.
 local function store_options(call, account, tasks)
   task_options.add(call, tasks)
   for _, task in ipairs(tasks) do

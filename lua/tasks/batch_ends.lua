@@ -1,6 +1,6 @@
 -- needs: accounts, arrivals, batches, calls, feeds, places, records, task_options
 --
--- What follows for batches (tasks/batches.lua) when their tasks change, callback tasks among it.
+-- Updates batches (tasks/batches.lua) when their tasks change, and enqueues callback tasks.
 
 -- Gives free batch slots to pending tasks, the most urgent first; not while the batch is being cancelled.
 local function refill(call, id, batch)
@@ -35,7 +35,7 @@ local function call_back(call, id, batch, event)
   arrivals.store(call, new)
 end
 
--- Deletes the payload of a callback that is not to come any more, unless it is that of the task which has its id.
+-- Deletes the payload of a callback that will not come, unless a stored task with that id uses it.
 local function drop_payload(call, id, batch, event)
   if batch['on_' .. event] == 0 then return end
   local task = batches.callback_id(id, batch, event)
@@ -44,13 +44,13 @@ local function drop_payload(call, id, batch, event)
   end
 end
 
--- These callbacks of a batch have been, or will not be any more.
+-- Ends these callbacks of a batch: they have been stored, or will not be.
 local function end_callbacks(call, id, batch, events)
   for _, event in ipairs(events) do drop_payload(call, id, batch, event) end
   batches.free_callbacks(call, id, batch, events)
 end
 
--- A batch is forgotten, with the callbacks that have not been, and the names of its results.
+-- Forgets a batch, its callbacks that were not stored, and its list of results.
 function batch_ends.forget(call, id, batch)
   if batch.result_bytes > 0 then redis.call('UNLINK', batches.results_key(call, id)) end
   end_callbacks(call, id, batch, CALLBACKS)

@@ -3,21 +3,21 @@
 -- Batches: one request of many tasks, perhaps with a limit on how many of them run at once.
 --
 -- A batch is open (tasks are added), closed (no more are), or complete: closed, and all its tasks have ended. It
--- becomes complete inside the call that ends its last task; what it then has to say (a notice, callback tasks) is in
--- that call. A dead letter that is replayed later makes it closed again, until that task has ended too. Each callback
--- task comes once: that of success may still come while a complete batch is known, and its dead letters are.
+-- becomes complete inside the call that ends its last task. The same call publishes the notice and stores the callback
+-- tasks. Replaying a dead letter later makes the batch closed again until that task has ended too. Each callback task
+-- is stored once. The success callback may still come after completion, as long as batch and dead letters are kept.
 --
 -- Where there is a limit, a task needs a *batch slot* to become ready, and keeps it while it is leased. Without one it
 -- is pending, in `pending:<batch>` by priority and then in order. A task that ends, or is put off, gives its slot back,
 -- and when the call ends `refill` (tasks/batch_ends.lua) hands free slots to pending tasks. So a lease that is given
 -- back, or was held by a worker that died, gets its own slot again.
 --
--- Callback tasks may read the results of members. A batch that has any names its members that are done, and whose
--- results are kept, in `batch_results:<batch>`, by the order in which they were added: each with the time until which
--- its result is kept, for the id may be another task's later.
+-- Callback tasks may read the results of members. A batch with callbacks lists its members that have a kept result in
+-- `batch_results:<batch>`, in the order in which they were added. Each entry has the time until which the result is
+-- kept, because another task may have the same id later.
 
-local SETS_BYTES = 2000  -- that its members, pending and ready tasks take at most, beside their ids
-local RESULTS_BYTES, NAMED_BYTES = 1000, 128  -- that the set of results takes at most, and what is named in it
+local SETS_BYTES = 2000  -- at most, of the sets of members, pending and ready tasks, not counting ids
+local RESULTS_BYTES, NAMED_BYTES = 1000, 128  -- at most, of the set of results and of each entry in it
 
 -- A batch, to be changed: `batch_ends.finish` writes it back. nil where there is none.
 function batches.find(call, id)
@@ -45,21 +45,21 @@ function batches.bytes_of(id, batch)
   return bytes
 end
 
--- A new batch, whose callbacks have payloads of these lengths, is to name results if there are any.
+-- Reserves bytes for the list of results of a new batch if it has callbacks.
 function batches.name_results(batch)
   for _, event in ipairs(CALLBACKS) do
     if batch['on_' .. event] > 0 then batch.result_bytes = RESULTS_BYTES end
   end
 end
 
--- These callbacks of a batch have been, or will not be any more.
+-- Marks these callbacks of a batch as stored or cancelled.
 function batches.free_callbacks(call, id, batch, events)
   local before = batches.bytes_of(id, batch)
   for _, event in ipairs(events) do batch['on_' .. event] = 0 end
   accounts.add_bytes(call, accounts.touch_named(call, batch.tenant), batches.bytes_of(id, batch) - before)
 end
 
--- The batch that a task belongs to, if any, and if it is not complete.
+-- The batch of a task; nil if it has none or the batch is complete.
 function batches.of_task(call, id)
   if call.queue.tasks_with_options == 0 then return nil end
   local asked = task_options.of(call, id)
@@ -86,7 +86,7 @@ function batches.pending_key(call, id)
   return call.prefix .. 'pending:' .. task_options.of(call, id).batch
 end
 
--- How a task that is done now is named among the results of its batch, and that batch; nil if it is not.
+-- The entry of a task that is done now among the results of its batch, and the batch; nil if it gets no entry.
 local function result_name(call, id)
   local asked = task_options.of(call, id)
   local batch = asked.result_ttl > 0 and batches.of_task(call, id)
@@ -100,7 +100,7 @@ function batches.bytes_of_result(call, id)
   return name and NAMED_BYTES + #name or 0
 end
 
--- Names the result of a task that is done. A running task of a cancelled batch is no member any more: it comes last.
+-- Lists the result of a task that is done. A running task of a cancelled batch is not a member any more: it comes last.
 function batches.name_result(call, account, id)
   local name, batch = result_name(call, id)
   if not name then return end
@@ -143,8 +143,8 @@ function batches.take_out_pending(call, account, id)
   return true
 end
 
--- Notes the end of a task, `how` being done, dead, expired (dead too) or cancelled: for its batch and requests that
--- wait for its result.
+-- Records the end of a task for its batch and for requests that wait for it. `how`: done, dead, expired (also dead) or
+-- cancelled.
 function batches.note_end(call, id, how)
   if task_options.of(call, id).result_ttl > 0 then calls.announce(call, 'end ' .. id) end
   local batch = batches.of_task(call, id)
@@ -159,14 +159,14 @@ function batches.count_running(call, id, count)
   if batch then batch.running = batch.running + count end
 end
 
--- Notes a member of a batch; those that have ended are members no longer.
+-- Adds a task to the members of its batch.
 function batches.add_member(call, batch, id)
   batch.sequence = batch.sequence + 1
   redis.call('ZADD', members_key(call, id), batch.sequence, id)
 end
 
--- A dead letter, which died for this reason, is to run once more. False if its batch is no longer known: then it counts
--- for none.
+-- Takes a replayed dead letter off the counts of its batch; `reason` is why it died. False if the batch is no longer
+-- known: then there is nothing to count.
 function batches.count_revived(call, id, reason)
   local asked = task_options.of(call, id)
   if asked.batch == '' then return true end

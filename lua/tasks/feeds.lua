@@ -1,14 +1,14 @@
 -- needs: accounts, calls, limits, task_options
 --
--- Feeds: what became of those tasks (and batches) that asked for it to be told.
+-- Feeds: events about tasks (and batches) that asked for them.
 --
--- `events:<tenant>` is a stream whose ids count 0-1, 0-2, ... and none is ever taken out but the oldest, so its length
--- and its last id say what has gone.
+-- `events:<tenant>` is a stream with the ids 0-1, 0-2, ... Only the oldest events are deleted, so its length and its
+-- last id say which ones are gone.
 
-local EVENT_BYTES = 256  -- of what an event says beside its kind, what is kept
-local GOING = 10         -- old events that go with each new one, where fewer are to be kept than there are
+local EVENT_BYTES = 256  -- kept of an event's detail
+local GOING = 10         -- old events deleted with each new one while the feed is too long
 
--- Puts an event into a tenant's feed, and says that there are new ones.
+-- Adds an event to a tenant's feed, and publishes that there are new ones.
 function feeds.tell(call, account, event, id, attempt, detail)
   local name, books = account.name, accounts.books_of(call, accounts.touch(call, account))
   local most = math.min(call.queue.events_keep, limits.events(call, account))
@@ -19,7 +19,7 @@ function feeds.tell(call, account, event, id, attempt, detail)
   calls.announce(call, 'event ' .. name)
 end
 
--- Tells what has become of a task, if it asked for that.
+-- Adds an event about a task if it asked for events.
 function feeds.tell_of(call, account, id, event, attempt, detail)
   if task_options.of(call, id).events > 0 then feeds.tell(call, account, event, id, attempt, detail) end
 end

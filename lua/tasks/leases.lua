@@ -11,7 +11,8 @@
 -- the task waits for its next attempt: `began_at` then says since when it is ready, or when it will be, and `lasts` how
 -- many seconds before that the wait began.
 
--- run.state: leased (and perhaps asked to stop), or how the last lease ended (told apart for who settles twice)
+-- run.state: leased (perhaps asked to stop), or how the last lease ended. It distinguishes a repeated settlement from a
+-- late one.
 local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
 leases.LEASED, leases.SETTLED, leases.REAPED, leases.STOPPING = LEASED, SETTLED, REAPED, STOPPING
 
@@ -39,8 +40,7 @@ function leases.ids_of(bundle)
   return ids
 end
 
--- Reads those of these runs that the call does not know yet (call.runs has them packed; false where there is none), and
--- the tenants whom they belong to.
+-- Loads the runs missing from call.runs (packed; false where a task has none), and the accounts of their tenants.
 function leases.read_runs(call, ids)
   local packed, missing, tags, n = call.runs, ids, {}, 0
   if next(packed) then
@@ -83,13 +83,13 @@ function leases.set_error(call, account, run, message)
   accounts.add_bytes(call, account, more)
 end
 
--- Keeps a run that has changed, or (nil) forgets it.
+-- Stores a changed run; nil deletes it.
 function leases.set_run(call, id, run)
   call.runs[id] = run and RUN.pack(run) or false
   table.insert(table_in(call, 'changed_runs'), id)
 end
 
--- The task of this run waits, from now on, until then.
+-- Makes the task of this run wait from now until then.
 function leases.set_wait(call, run, ready_at)
   run.began_at, run.lasts = ready_at, math.ceil((ready_at - call.now) / 1000)
 end
@@ -126,9 +126,8 @@ function leases.bundle(call, lease)
   return call.bundles[lease] or nil
 end
 
--- The lease goes on for another lease_ms, or for as long as it began with, if that was longer: its worker knows of no
--- change, and comes again when a third of that is over. `is_taken`: another connection has it from now on. Returns its
--- run.
+-- Extends the lease by lease_ms, or by its first length if that was longer: its worker does not know of the change and
+-- renews after a third of the first length. `is_taken`: another connection owns it from now on. Returns its run.
 function leases.extend(call, id, is_taken)
   local run = leases.run_of(call, id)
   local lasts = math.max(run.lasts, call.queue.lease_ms)
@@ -146,7 +145,7 @@ function leases.extend(call, id, is_taken)
   return run
 end
 
--- Nothing is leased under the bundle's deadline any more, whatever its record says.
+-- Drops a bundle: no task is leased under its deadline any more.
 function leases.empty(call, lease)
   local bundle = leases.bundle(call, lease)
   if bundle then

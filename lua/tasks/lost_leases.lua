@@ -1,24 +1,25 @@
--- Lost leases: those whose worker's process died. They have a limit of their own (`max_lost_leases` of the queue).
+-- Lost leases: leases that ended because the worker's process died. They have their own limit, the queue's
+-- `max_lost_leases`.
 --
--- A task may kill the process that runs it: it takes all memory, or a library crashes. Then the tasks that ran beside
--- it lose their leases too, and one death does not tell which of them it was. So a task runs beside others only as long
--- as a death would not end it:
+-- A task may kill the process that runs it: it takes all memory, or a library crashes. Then the tasks in the same
+-- process lose their leases too, and one death does not show which task caused it. So a task shares a process only as
+-- long as one more death would not bury it:
 --
 -- - Each death counts for all tasks that may have begun. Most deaths have another cause (a deployment, a machine), so
 --   nothing else changes at first: a machine's tasks are taken up as fast as before.
--- - A task whose next lost lease would be its last *runs alone*: its server pushes it to a worker that holds nothing
---   else, and pushes nothing beside it (fairq/server/engine/dispatch/running_alone.py). If the process dies again, it
---   was this task or something outside.
--- - A task that ran beside others never reaches the limit. So whatever others do, it is dead of lost leases only if
---   `max_lost_leases` processes died under it, the last one while it ran alone.
+-- - If the next lost lease would be its last, the task *runs alone*: its server pushes it to a worker that holds
+--   nothing else, and pushes nothing more until it is settled (fairq/server/engine/dispatch/running_alone.py). If the
+--   process dies again, this task or something outside caused it.
+-- - A task that shares a process never reaches the limit. So a task is buried for lost leases only if `max_lost_leases`
+--   processes died under it, the last one while it ran alone.
 --
 -- A limit of 1 buries all tasks of the first process that dies; with 2 they run alone after that. A lost lease costs an
 -- attempt as well, so `max_attempts` still bounds how often a task begins: with 2, tasks run alone after a first death.
 --
--- Only servers that saw a process end say so (the actions `lose` and `lose_alone`). A lease that ran out tells nothing
--- about the task: its server died, the network was silent, or the store was away.
+-- Only servers that saw a process end report it (the actions `lose` and `lose_alone`). A lease that ran out says
+-- nothing about the task: its server died, the network was silent, or the store was away.
 
-local MOST = 255  -- what is counted where there is no limit
+local MOST = 255  -- the highest count
 
 -- True if a task that has lost so many leases runs alone in the attempt that begins, its last one or not.
 function lost_leases.runs_alone(queue, lost, is_last_attempt)

@@ -111,7 +111,7 @@ function places.take_out_dead(call, id, death)
   return account
 end
 
--- The lease whose owner had the task die; 0: no owner had.
+-- The lease that its owner ended, which made the task a dead letter; 0 if the task died otherwise.
 function places.owner_of(death)
   return (death.reason == EXHAUSTED or death.reason == REJECTED) and death.lease or 0
 end
@@ -147,7 +147,7 @@ function places.count_dead(call, account, id, died_at)
   redis.call('ZADD', call.prefix .. 'dead_counts', accounts.count(call, account, 'dead', 1), account.name)
 end
 
--- Buries a task with what its run (or NO_RUN) says, and the traceback of its error, where there is one.
+-- Makes a task a dead letter, with the error in its run (or NO_RUN) and the traceback, if there is one.
 function places.put_dead(call, account, id, reason, run, traceback)
   local queue, kept = call.queue, errors.fit_traceback(call, account, traceback or '', run.error)
   local more = errors.bytes_of(kept)

@@ -1,13 +1,13 @@
 -- needs: accounts, remembered
 --
--- Records: what is kept of a task under its id, in `tasks`.
+-- Records: the entry of a task under its id in `tasks`.
 --
 -- The record never changes while the task lives, but for its window; a payload of more than LARGE_BYTES stands in
 -- `payloads`, so that a call that reads many records reads few bytes. When the task is done or cancelled, or its dead
 -- letter goes, a *mark* takes the record's place, so that a repeated enqueue or settlement can be answered. It counts
--- among its tenant's bytes: who marks a task has it counted (pick/remembered.lua). Marks are named in a list for each
--- minute, and go when that is over for a minute at least; an hour later those of ids that begin with `from-`, which
--- SDKs give to what a handler enqueues: each attempt makes them anew, and some come late. The id of a copy,
+-- among its tenant's bytes: the function that marks a task counts it (pick/remembered.lua). Each minute has a list of
+-- its marks, which are deleted at least a minute after its end. Ids that begin with `from-` are kept an hour longer:
+-- SDKs give them to tasks that a handler enqueues, each attempt makes them anew, and some come late. The id of a copy,
 -- `<id>+<webhook>-<when its task was enqueued>`, is remembered while its task is stored: each attempt of it, and each
 -- of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
 
@@ -16,20 +16,19 @@ local HOW = {done = 0, dead = 2, cancelled = 255}
 local ENDS = {[HOW.done] = 'done', [HOW.dead] = 'dead', [HOW.cancelled] = 'cancelled'}
 local FIXED = HEADER.format:match('^<.......')  -- up to expires_at
 local LARGE_BYTES = 4096
-local GROUP_BYTES = 600  -- that the sorted set of a group takes at most, beside its ids
+local GROUP_BYTES = 600  -- at most, of the sorted set of a group, not counting ids
 local MINUTE_MS, DERIVED_MINUTES = 60000, 60
 
 function records.is_task(record)
   return record and record:byte(1) == TASK
 end
 
--- True if this is the record of a task whose payload stands in `payloads`.
+-- True if this is a record of a task with its payload in `payloads`.
 function records.is_large(record)
   return records.is_task(record) and record:byte(2) >= IS_LARGE
 end
 
--- How an id that is remembered has ended, 'done', 'dead' or 'cancelled', and with which lease; nil if the record is no
--- mark.
+-- How the task of a mark ended, 'done', 'dead' or 'cancelled', and with which lease; nil if the record is not a mark.
 function records.read_mark(record)
   if not record or record:byte(1) == TASK then return nil end
   local mark = MARK.unpack(record)
@@ -49,8 +48,8 @@ local function header_of(call, tenant, terms, is_large)
   return header
 end
 
--- A new task's record, whether its payload is to stand apart, and what it counts. The terms are those of one tenant and
--- call; terms.stored_bytes: of a payload that stands there already.
+-- A new task's record, whether its payload is stored apart, and the bytes that it counts. The terms are those of one
+-- tenant and call. terms.stored_bytes: the size of a payload that is stored already.
 function records.make(call, tenant, id, payload, terms)
   local size = terms.stored_bytes or #payload
   local is_large = terms.stored_bytes or size > LARGE_BYTES
@@ -61,15 +60,15 @@ function records.make(call, tenant, id, payload, terms)
     accounts.bytes_of(id, #header + size + terms.extra)
 end
 
--- A record's header, and (where the id is given) what the task counts.
+-- A record's header, and (where the id is given) the bytes that the task counts.
 function records.read(record, id)
   local header, position = HEADER.unpack(record)
   local length = header.features < IS_LARGE and #record or position - 1 + struct.unpack('<I', record, position)
   return header, id and accounts.bytes_of(id, length + header.extra)
 end
 
--- What a claim asks of a record, as values: features, max_attempts, expires_at, and what the task counts; nil if it is
--- no task's.
+-- What a claim needs of a record, as values: features, max_attempts, expires_at, and the bytes that the task counts;
+-- nil if it is not the record of a task.
 function records.read_for_claim(record, id)
   if not record or record:byte(1) ~= TASK then return nil end
   local _, features, max_attempts, extra, _, _, expires_at = struct.unpack(FIXED, record)
@@ -87,7 +86,7 @@ function records.whole(call, id, record)
   return record:sub(1, position - 1) .. (redis.call('HGET', call.prefix .. 'payloads', id) or '')
 end
 
--- What a record keeps of now, in seconds, where a window is counted from now: `start_from` and `end_from`.
+-- The current time in seconds, as `start_from` and `end_from` keep it for a window that is relative to now.
 function records.counted_from(call) return math.floor(call.now / 1000) end
 
 -- Changes these fields of a task's window. Returns how much longer its record is.
@@ -148,7 +147,7 @@ function records.next_trim_at(queue)
   return (queue.minute + 2) * MINUTE_MS
 end
 
--- Whose copy this is, if it is the id of one whose task is stored.
+-- The id of the task that this id is a copy of, if that task is stored.
 local function owner_of_copy(call, id)
   local original, enqueued_at = id:match('^(.*)%+%x+%-(%d+)$')
   local record = original and redis.call('HGET', call.prefix .. 'tasks', original)
@@ -156,8 +155,8 @@ local function owner_of_copy(call, id)
   return header and header.enqueued_at == tonumber(enqueued_at) and header.tenant
 end
 
--- Forgets these ids, but copies that may be made anew. Each has its mark, and no task: an id is named once its mark is
--- written, and nothing is stored over a mark.
+-- Forgets these ids, except copies that may be made anew. Each has a mark and no task: an id is listed after its mark
+-- is written, and nothing is stored over a mark.
 local function forget_marks(call, ids)
   local again, gone = {}, {}
   for _, id in ipairs(ids) do

@@ -1,8 +1,8 @@
 -- needs: accounts, batch_ends, batches, calls, charges, close, feeds, leases, lost_leases, places, records,
 -- task_options
 --
--- What becomes of a lease, by the action that settles it (verbs/settle.lua). The fence is (id, lease): no number is
--- given twice, so a late owner can never touch the lease that came after its own.
+-- Settling a lease, by action (verbs/settle.lua). The fence is (id, lease): no number is given twice, so a late owner
+-- can never touch a later lease of the task.
 --
 --   action   the lease ends, and the task is                                              the attempt
 --   ack      done: forgotten, its id remembered, its result kept if asked for              counts
@@ -18,7 +18,7 @@
 -- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease
 -- makes it cancelled: forgotten, its id remembered so.
 
--- Writes what a call that may have ended tasks has left of them.
+-- Writes what is left of tasks that the call has ended.
 function settlements.write(call)
   batch_ends.finish(call)
   leases.write(call)
@@ -30,7 +30,7 @@ function settlements.close(call)
   close.call(call)
 end
 
--- A task with options has come to its end (`how`: done or cancelled).
+-- Ends a task with options (`how`: done or cancelled).
 local function end_options(call, account, id, how, attempt)
   batches.note_end(call, id, how)
   feeds.tell_of(call, account, id, how, attempt, '')
@@ -60,8 +60,8 @@ end
 local function counted(run) return run.attempt - run.uncounted_attempts end
 local function is_last_attempt(run) return run.max_attempts > 0 and counted(run) >= run.max_attempts end
 
--- The task waits for its next attempt, its run with it: for so many ms, or (nil) at the head of its tenant's list; the
--- window's end is watched again.
+-- Makes the task wait for its next attempt: for so many ms, or (nil) at the head of its tenant's list. The end of its
+-- window is watched again.
 local function keep_waiting(call, account, id, run, delay)
   leases.set_wait(call, run, call.now + (delay or 0))
   leases.set_run(call, id, run)
@@ -79,9 +79,9 @@ local function longest_wait_ms(call, id, run, attempts)
 end
 
 local LEASED, STOPPING = leases.LEASED, leases.STOPPING
-local WORKED = {ack = true, nack = true, reject = true}  -- the handler came to an end
+local WORKED = {ack = true, nack = true, reject = true}  -- the handler finished
 local LOST = {reap = true, lose = true, lose_alone = true}  -- its owner did not end it
-local ACTIONS = {}  -- what becomes of a task that was not done, nor cancelled, when its lease ended
+local ACTIONS = {}  -- action -> function, for a task that is neither done nor cancelled when its lease ends
 
 function ACTIONS.nack(call, account, id, delay, message, traceback, reason)
   local run = end_run(call, id, leases.SETTLED)
@@ -104,8 +104,9 @@ function ACTIONS.release(call, account, id, delay, message)
   keep_waiting(call, account, id, run, tonumber(delay))
 end
 
--- After the first attempt nothing is waited for: most workers die of something else. A task that kills its workers must
--- not kill one after the other. `counts(run)` counts it as a lost lease, and returns whether that was the last one.
+-- After the first attempt there is no delay: most workers die of something else. Later attempts are delayed, so that a
+-- task that kills its workers does not kill one after the other. `counts(run)` counts a lost lease, and returns whether
+-- it was the last one allowed.
 local function lose(call, account, id, counts)
   local run = end_run(call, id, leases.REAPED)
   local is_over = counts and counts(run) or is_last_attempt(run)
@@ -127,8 +128,7 @@ function ACTIONS.lose_alone(call, account, id)
   lose(call, account, id, function(run) return lost_leases.count(call.queue, run, true) end)
 end
 
--- Why this number does not open a lease: `gone` if its owner settled it already, or there is no such lease; else
--- `stale`.
+-- Why this number does not open a lease: `gone` if its owner settled it already or it never existed, else `stale`.
 local function refusal(call, id, number)
   local lease = leases.lease_of(call, id)
   if lease then return lease.lease == number and lease.state == leases.SETTLED and 'gone' or 'stale' end
@@ -145,9 +145,8 @@ local function extend(call, action, id, state)
   return action == 'take' and table.concat({outcome, run.takeovers, run.lasts}, ' ') or outcome
 end
 
--- Ends or extends the lease of this number (nil: whichever it is), if it is open, and was taken over so often (nil:
--- however often). It was worked on up to `until_at` (nil: it still is). What else the action has stands in `args`
--- behind `at + 2`.
+-- Ends or extends the lease if it is open and has this number and count of takeovers (nil: not checked). It was worked
+-- on up to `until_at` (nil: it still is). Further arguments of the action are in `args` behind `at + 2`.
 function settlements.settle(call, action, id, number, takeovers, args, at, until_at)
   local run = call.runs[id]
   if not run then return refusal(call, id, number) end

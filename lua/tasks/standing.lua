@@ -1,6 +1,6 @@
 -- needs: batches, leases, records, task_options
 --
--- How tasks stand: where each is, and what became of it.
+-- The state of each task.
 
 local EARLIEST = 2 ^ 40  -- a time; a lower `began_at` of a run that waits is of an earlier build, and says nothing
 
@@ -44,7 +44,7 @@ local function state_of(call, id, record, run, packed_death)
   return {start_at and 'delayed' or 'ready', tenant, attempt, text(at), '', message, lost, 0}
 end
 
--- What `tasks` (inspect/states.lua) tells of tasks.
+-- The reply of `tasks` (inspect/states.lua).
 function standing.of(call, ids)
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
   local found, deaths, out = records.of(call, ids), redis.call('HMGET', call.prefix .. 'dead', unpack(ids)), {}

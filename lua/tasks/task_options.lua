@@ -1,17 +1,16 @@
 -- needs: accounts, limits
 --
--- What few tasks ask for: a priority other than the default, a dedupe key, a place in a batch or a group, that their
--- result is kept, that what becomes of them is told.
+-- The rarely used options of a task: a priority other than the default, a dedupe key, a batch, a group, keeping the
+-- result, events.
 --
--- It stands in the hash `task_options`, for those tasks only; `features` of their records and runs says so, and
--- `queue.tasks_with_options` counts them: for tasks that ask for nothing, nothing more is read or written than without
--- all this.
+-- They are stored in the hash `task_options`, for tasks that have any. `features` of a record or run says so, and
+-- `queue.tasks_with_options` counts these tasks. Tasks without options cost no extra read or write.
 --
 -- Dedupe. `unique:<tenant>:<key>` says which task holds a key, and until when: 0, until the task is done, dead or
 -- cancelled; or, where the caller gave a period, for that long after it was enqueued (its TTL only cleans up), even if
--- it is done, or dead and may be replayed. One that was cancelled, or whose dead letter is deleted, gives it back.
+-- it is done, or dead and may be replayed. Cancelling the task or deleting its dead letter frees the key.
 
--- What a task with these OPTIONS asks for that few tasks ask for.
+-- The rarely used ones of these OPTIONS; PLAIN if all are defaults.
 function task_options.asked_by(options)
   local asked, is_plain = {}, true
   for name, default in pairs(PLAIN) do
@@ -21,7 +20,7 @@ function task_options.asked_by(options)
   return is_plain and PLAIN or asked
 end
 
--- Reads what these tasks ask for, in one command.
+-- Reads the options of these tasks, in one command.
 function task_options.read(call, ids)
   if call.queue.tasks_with_options == 0 then return end
   local known, missing = table_in(call, 'task_options'), {}
@@ -37,7 +36,7 @@ function task_options.read(call, ids)
   end
 end
 
--- Reads what those of these tasks ask for whose features say that they ask for anything.
+-- Reads the options of those tasks that have any by their features.
 function task_options.read_of(call, ids, features)
   if call.queue.tasks_with_options == 0 then return end
   local known, asking = table_in(call, 'task_options'), {}
@@ -55,7 +54,7 @@ function task_options.of(call, id)
   return known[id]
 end
 
--- Notes what new tasks ask for: {id, options, period of the dedupe key} each; the period is not used here.
+-- Stores the options of new tasks: {id, options, period of the dedupe key} each; the period is not used here.
 function task_options.add(call, tasks)
   local known, fields = table_in(call, 'task_options'), {}
   for _, task in ipairs(tasks) do
@@ -66,13 +65,13 @@ function task_options.add(call, tasks)
   call.queue.tasks_with_options = call.queue.tasks_with_options + #tasks
 end
 
--- Notes that these tasks, which waited for batch slots, are ready from now on.
+-- Records that these tasks, which waited for batch slots, are ready from now on.
 function task_options.note_ready(call, ids)
   local fields = {}
   task_options.read(call, ids)
   for _, id in ipairs(ids) do
     local asked = task_options.of(call, id)
-    if asked ~= PLAIN then  -- else a call failed half way
+    if asked ~= PLAIN then  -- else an earlier call failed between its writes
       asked = with_defaults({ready_at = call.now}, asked)
       call.task_options[id] = asked
       fields[#fields + 1], fields[#fields + 2] = id, cmsgpack.pack(without_defaults(asked, PLAIN))
@@ -99,8 +98,8 @@ local function entry_of(account, kind, name, size)
   return kind .. account.tag .. struct.pack('<I', bytes) .. name, bytes
 end
 
--- Notes that a tenant keeps one for so long: its bytes count until then (see `trim_ends`), and it is to be looked for
--- when the queue is deleted.
+-- Records that a tenant keeps a result or dedupe key for so long. Its bytes count until then (see `trim_ends`), and the
+-- deletion of the queue looks for it until then.
 local function note_kept(call, account, kind, name, size, ms)
   local member, bytes = entry_of(account, kind, name, size)
   local is_new = redis.call('ZADD', call.prefix .. 'ends', call.now + ms, member) == 1
@@ -108,7 +107,7 @@ local function note_kept(call, account, kind, name, size, ms)
   call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + KEY_GRACE_MS)
 end
 
--- The TTL of a key whose entry is kept for so long.
+-- The TTL of a key with an entry that is kept for so long.
 local function ttl_for(ms)
   return string.format('%.0f', ms + KEY_GRACE_MS)
 end
@@ -125,7 +124,7 @@ function task_options.hold_key(call, account, id, dedupe_key, period_ms)
   note_kept(call, account, 'k', dedupe_key, #id, period_ms)
 end
 
--- Gives a task's dedupe key back, if it is the task's still. `is_kept`: one that is held for a period stays so.
+-- Frees a task's dedupe key if the task still holds it. `is_kept`: a key that is held for a period is not freed.
 function task_options.free_key(call, account, id, is_kept)
   local dedupe_key = task_options.of(call, id).dedupe_key
   if dedupe_key == '' then return end
@@ -139,7 +138,7 @@ function task_options.free_key(call, account, id, is_kept)
   end
 end
 
--- Takes entries of `ends` whose time is over off their tenants' bytes, up to `limit`.
+-- Removes entries of `ends` that are over, and their bytes from their tenants: up to `limit`.
 function task_options.trim_ends(call, limit)
   local members = redis.call('ZRANGE', call.prefix .. 'ends', '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
   for _, member in ipairs(members) do
@@ -149,7 +148,7 @@ function task_options.trim_ends(call, limit)
   redis.call('ZREM', call.prefix .. 'ends', unpack(members))
 end
 
--- Forgets what a task asked for, with the task. `is_kept`: as of `free_key`.
+-- Deletes the options of a task that is forgotten. `is_kept`: as in `free_key`.
 function task_options.drop(call, account, id, is_kept)
   if task_options.of(call, id) == PLAIN then return end
   task_options.free_key(call, account, id, is_kept)
@@ -157,8 +156,8 @@ function task_options.drop(call, account, id, is_kept)
   call.task_options[id], call.queue.tasks_with_options = PLAIN, call.queue.tasks_with_options - 1
 end
 
--- Drops the results of tasks that had the ids of new ones, which come with their records: those whose time is over too,
--- for the clock may go back. Their bytes count until their time.
+-- Drops results that earlier tasks left under the ids of new ones; also those that are over, since the clock may go
+-- back. Their bytes count until the time of their entry.
 function task_options.drop_results(call, new_records)
   if call.queue.kept_until == 0 then return end
   local results = {}
@@ -166,8 +165,8 @@ function task_options.drop_results(call, new_records)
   write('UNLINK', results[1], results)  -- the first stands twice: `write` takes a key before its values
 end
 
--- The result that is kept of a task that was done, and until when; empty if its tenant's limit had no room for it; or
--- false.
+-- The kept result of a task and until when it is kept. The result is empty if the tenant's limit had no room for it,
+-- false if none is kept.
 function task_options.result_of(call, id)
   local stored = redis.call('GET', call.prefix .. 'result:' .. id)
   local until_ms, result = (stored or ''):match('^(%d+) ?(.*)$')
@@ -181,8 +180,8 @@ function task_options.least_of_result(call, id)
   return task_options.of(call, id).result_ttl > 0 and accounts.bytes_of(id, 0) or 0
 end
 
--- Keeps what a task that counts no more has returned (empty: null), if it asked for that. Of a result that its tenant's
--- limit leaves no room for, only the time is kept: it says that there was one.
+-- Keeps the result (empty: null) of a task that is no longer counted, if it asked for that. If the tenant's limit has
+-- no room for it, only its time is kept, which says that there was one.
 function task_options.keep_result(call, account, id, result)
   local result_ttl = task_options.of(call, id).result_ttl
   if result_ttl == 0 then return end

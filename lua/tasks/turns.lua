@@ -18,7 +18,7 @@
 -- turns stand in `turns:<tenant>:<priority>`: the member of a group is a colon and its name, the loose tasks are a
 -- colon, and the clock is the empty member: no turn is below it, so it always comes first. Both sets exist while that
 -- priority has ready tasks of groups, and `priorities:<tenant>` names it; details.grouped counts these tasks. The loose
--- tasks stay where they are; they get their turn when a claim finds them beside groups.
+-- tasks stay where they are; they get their turn when a claim finds both loose tasks and groups.
 
 local CLOCK, LOOSE = '', ':'
 local ORDERS, ORDER_STEP = 2 ^ 20, 2 ^ -34
@@ -54,8 +54,8 @@ local function join(call, account, priority, groups)
   redis.call('ZADD', at, groups[1].order < 0 and 'LT' or 'NX', unpack(joining))
 end
 
--- Notes a ready task among those that are to be put into groups, by priority: {group, order, entries} each,
--- `entries` being scores and ids alternately.
+-- Collects a ready task that goes into a group, by priority: {group, order, entries} each; `entries` has scores and ids
+-- alternately.
 function turns.note(groups, asked, id, order)
   local some, group = groups[asked.priority] or {}, turns.group_of(asked)
   groups[asked.priority] = some
@@ -77,7 +77,7 @@ function turns.put(call, account, priority, groups)
   join(call, account, priority, groups)
 end
 
--- Groups have no ready tasks any more. After the last one all turns go.
+-- Removes groups that have no ready tasks left. After the last one all turns are deleted.
 function turns.leave(call, account, priority, members)
   local at = turns.key(call, account, priority)
   write('ZREM', at, members)
@@ -96,9 +96,9 @@ function turns.take_out(call, account, priority, group, id)
   if redis.call('EXISTS', at) == 0 then turns.leave(call, account, priority, {LOOSE .. group}) end
 end
 
--- The line of groups of a tenant and priority, as a claim has left it so far; nil where there are none. `members`:
--- theirs, the next one first; `changed`: those whose turn is to be written, or has gone; `seen` of those in the store
--- have been read, the last of them `last`, with the turn `seen_to`.
+-- The line of groups of a tenant and priority, as the claim has left it so far; nil if there are no groups. `members`:
+-- the groups, the next one first; `changed`: groups with a turn to write or delete; `seen`: how many of the store's
+-- members have been read, the last one being `last` with the turn `seen_to`.
 local function line_of(call, account, priority)
   local lines, at = table_in(call, 'lines'), turns.key(call, account, priority)
   if lines[at] == nil then
@@ -180,7 +180,7 @@ local function read_line(call, line, wanted)
   if #ids > 0 then task_options.read(call, ids) end
 end
 
--- Whose turn it is; nil: nobody's.
+-- The group that is next; nil if there is none.
 local function first(call, line, wanted)
   local member = line.members[1]
   while not line.is_read and (not member or is_sooner(line.seen_to, line.last, line.turn[member], member)) do
@@ -190,7 +190,7 @@ local function first(call, line, wanted)
   return member
 end
 
--- Takes the next task of the first in line, whose turn moves on; nil if it has none. Without more it leaves the line.
+-- Takes the next task of the first group in line and moves its turn on; nil if it has no task. An empty group leaves.
 local function take_next(call, line, member)
   local taken = line.sources[member].taken
   local source = source_of(call, line, member, taken + 2)

@@ -9,21 +9,21 @@
 -- list (a tenant that is served from there takes a slot only afterwards), when picks found no task, or when none of the
 -- tenants that it looked at has more.
 --
--- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT had
--- its turn: the claim passes it over while others can be served, and its virtual time is a task ahead of the level at
--- least (`picks.pass_over`). It is charged no more: a tenant that has so many tasks that they expire keeps its share.
--- It is charged no less, or it would get every pick of every claim.
+-- If a picked task has expired, the pick goes to the tenant's next task. If the first LATE_PER_TENANT have all expired,
+-- the claim passes the tenant over while others can be served, and its virtual time is at least a task ahead of the
+-- level (`picks.pass_over`). It is charged no more: a tenant with so many tasks that they expire keeps its share. It is
+-- charged no less, or it would get every pick of every claim.
 
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
--- Of a run: what the tasks of a claim have in common that have the same features, and the rest.
+-- A run in two parts: the first is the same for all tasks of a claim with the same features.
 local BEGUN, REST = RUN.format:match('^<.......'), '<' .. RUN.format:match('^<.......(.*)')
 local HEAD = 9  -- values of the reply before the leases
-local LEASES_PER_CALL = 150  -- whatever the limit says; servers ask for no more
-local LATE_PER_CALL = 64     -- tasks whose window has closed, after which a claim leaves the rest to the next
+local LEASES_PER_CALL = 150  -- even if the limit is higher; servers ask for no more
+local LATE_PER_CALL = 64     -- expired tasks, after which a claim leaves the rest to the next
 local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
 
--- True if the task of an entry is leased: a call failed between its writes.
+-- True if the task of a ready entry is leased already: an earlier call failed between its writes.
 local function is_left_over(call, id, run)
   return leases.is_leased(run.state) and (redis.call('HEXISTS', call.prefix .. 'bundles', leases.field(run.lease)) == 1
     or redis.call('ZSCORE', call.prefix .. 'extended', id))
@@ -34,14 +34,14 @@ local function last_attempt(max_attempts, uncounted)
   return max_attempts > 0 and max_attempts + uncounted or -uncounted
 end
 
--- Reads what the tasks of these records ask for.
+-- Reads the options of the tasks of these records.
 local function read_asked(call, ids, found)
   local features = {}
   for i, record in ipairs(found) do features[i] = records.is_task(record) and record:byte(2) or 0 end
   task_options.read_of(call, ids, features)
 end
 
--- The window of a picked task has closed. Its pick goes to the tenant's next task, up to a bound. `account.ready` must
+-- Collects a picked task that has expired. Its pick goes to the tenant's next task, up to a bound. `account.ready` must
 -- count only tasks that the pick can get, not those put back for lack of room: so nothing is buried once the reply is
 -- full.
 local function bury(call, round, i, claim, id, last_run)
@@ -58,7 +58,7 @@ local function bury(call, round, i, claim, id, last_run)
   end
 end
 
--- Deals with a picked task that is not leased now: its window has closed, or the reply is full, and it goes back.
+-- Handles a picked task that is not leased now: it has expired, or the reply is full and it goes back.
 local function leave(call, round, i, claim, id, last_run)
   if claim.bytes < PAGE_BYTES and #claim.late < LATE_PER_CALL then return bury(call, round, i, claim, id, last_run) end
   picks.unpick(call, round, i, 1)
@@ -70,19 +70,19 @@ local function begun_with(call, claim, features)
   return struct.pack(BEGUN, claim.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms)
 end
 
--- Notes a leased task with options, and tells the worker if its result is kept.
+-- Records the options of a leased task, and adds it to the reply's ids if its result is kept.
 local function note_asking(call, claim, id)
   local kept = claim.out[4]
   table.insert(table_in(claim, 'asking'), id)
   if task_options.of(call, id).result_ttl > 0 then kept[#kept + 1] = id end
 end
 
--- Tells the server if a task runs alone, by its last run, in an attempt that is its last one or not.
+-- Adds a task to the reply's ids if it runs alone, by its last run, in an attempt that is its last one or not.
 local function note_alone(call, claim, id, run, is_last)
   if lost_leases.runs_alone(call.queue, run.lost_leases, is_last) then table.insert(claim.out[HEAD], id) end
 end
 
--- Notes what a task with features asks for. Returns its record as the reply has it.
+-- Handles the options of a task with features. Returns its record as it stands in the reply.
 local function note_features(call, claim, id, record, features)
   if has_options(features) then note_asking(call, claim, id) end
   if features < IS_LARGE then return record end
@@ -91,8 +91,8 @@ local function note_features(call, claim, id, record, features)
   return record
 end
 
--- Leases the tasks of these ids, if their windows are open. An entry without a task, or with a leased one, goes: a call
--- failed half way. What is left of the round are the picks that have no task yet.
+-- Leases the tasks of these ids unless they have expired. An entry without a task, or with a leased one, is dropped: an
+-- earlier call failed between its writes. The picks that have no task yet stay in the round.
 local function lease_round(call, round, ids, claim)
   local leased, new_runs, out, begun, begun_for = claim.ids, claim.runs, claim.out, nil, nil
   local found, runs, n = records.of(call, ids), redis.call('HMGET', call.prefix .. 'runs', unpack(ids)), #leased
@@ -129,7 +129,7 @@ local function lease_round(call, round, ids, claim)
   round.count = round.pending
 end
 
--- Buries the tasks whose window has closed.
+-- Buries the expired tasks.
 local function bury_late(call, late)
   for _, each in ipairs(late) do
     local run = each.run
@@ -137,10 +137,10 @@ local function bury_late(call, late)
     if run then redis.call('HDEL', call.prefix .. 'runs', each.id) end
     places.put_dead(call, each.account, each.id, EXPIRED, run or places.NO_RUN)
   end
-  if call.marks then records.write_marks(call) end  -- of the letters that these have pushed out
+  if call.marks then records.write_marks(call) end  -- of older dead letters that these pushed out
 end
 
--- Puts tasks that the reply has no room for back at the head.
+-- Puts tasks back at the head if the reply has no room for them.
 local function put_back(call, returned)
   for i = #returned, 1, -1 do places.put_in_order(call, returned[i].account, {returned[i].id}, true) end
 end
@@ -158,7 +158,7 @@ local function write_claim(call, claim)
   end
 end
 
--- Gives again what an earlier claim under this name took, its leases renewed. Returns whether there are any.
+-- Gives the leases of an earlier claim with this name again, renewed. Returns whether there are any.
 local function recall(call, claim)
   local field = redis.call('HGET', call.prefix .. 'claims', claim.name)
   local bundle = field and leases.bundle(call, tonumber(field))
@@ -184,7 +184,7 @@ local function recall(call, claim)
   return true
 end
 
--- The reply: before the leases, what is told of the queue.
+-- The head of the reply: the facts about the queue.
 local function reply_of(call, claim)
   local out, blocked = claim.out, call.queue.blocked
   if #out > HEAD then out[3] = claim.lease end
@@ -197,8 +197,9 @@ local function reply_of(call, claim)
   return out
 end
 
--- Round after round, until the claim has what it asks for, or there is no more. When only tenants that were passed over
--- are left, they are looked at again. Returns how many rounds there were, and whether only kept slots are left.
+-- Runs rounds until the claim has as many tasks as it asks for, or there are no more. When only tenants that were
+-- passed over are left, they are looked at again. Returns how many rounds there were, and whether only kept slots are
+-- left.
 local function fill(call, claim)
   local queue, limit, rounds, only_reserve_left = call.queue, claim.limit, 0, false
   call.wake, call.passed_over = {read = 0, unserved = {}, again = {}}, {}
@@ -220,7 +221,7 @@ local function fill(call, claim)
   return rounds, only_reserve_left
 end
 
--- What the arguments of a claim ask for, and what it has found so far.
+-- A claim: its arguments, and its results so far.
 function claim.read(call, args)
   local limit = check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
   if #args[3] > ID_BYTES then refuse('bad_request', 'worker') end
@@ -242,7 +243,7 @@ function claim.carry_out(call, claim)
   if rounds > 0 or has_changed or is_short and queue.hungry == 0 then
     write_claim(call, claim)
     batch_ends.finish(call)
-    if is_short then  -- perhaps work is left behind many tasks that have expired: come again
+    if is_short then  -- there may be more tasks behind many that have expired: the server claims again
       queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not only_reserve_left
     end
     close.call(call)
@@ -252,14 +253,14 @@ end
 
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
 --   argv  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an earlier call under this name
---         may have been carried out: what it took is given once more, and nothing else  6 the server's own time in ms
+--         may have been carried out: its leases are given once more, and nothing else  6 the server's own time in ms
 --         (may be empty or left out): see calls.confirm  7 how many slots are attached to the queue, over all servers,
 --         for the reserve (may be empty or left out: as many as before)
---   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of those whose
---         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
+--   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of tasks with a
+--         kept result, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
 --         queue that is blocked: '', blocked, now, now; how long its handlers may run (ms; 0: for ever), its weight
---         beside other queues (thousandths); ids of those that run alone (tasks/lost_leases.lua); then per task: id,
+--         among queues (thousandths); ids of tasks that run alone (tasks/lost_leases.lua); then per task: id,
 --         attempt, the attempt after which a failure is final (of none: minus the attempts that did not count), record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that serves no tenant, on a queue that is hungry already

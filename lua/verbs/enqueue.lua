@@ -6,7 +6,7 @@
 -- cancelled in the same call. One that runs, has ended or is in a batch stays, and the new task is its duplicate. The
 -- tasks of a call count as if each had come alone, in their order: so of several that replace, the last one stays.
 
--- Notes a task that will be cancelled for another one, which may take the room that it leaves.
+-- Adds a waiting task to those that will be cancelled for new ones, which may use its room.
 local function note_replaced(new, id, record, run, bytes, is_delayed)
   new.replaced[#new.replaced + 1] = {id = id, record = record, run = run}
   new.freed_bytes = new.freed_bytes + bytes - remembered.bytes_of(id)
@@ -14,8 +14,8 @@ local function note_replaced(new, id, record, run, bytes, is_delayed)
   return true
 end
 
--- Notes the waiting task that holds a dedupe key under this id. `own`: it came with the same call. False if there is
--- none: the key may be held for a period beyond its task, whose id may be that of another one by then.
+-- Replaces the waiting task with this id that holds the dedupe key. `own`: it came with the same call. False if there
+-- is no such task: a key may be held for longer than its task exists, and the id may be that of a later task.
 local function replace(call, new, id, dedupe_key, own)
   if own then
     return own.batch == '' and note_replaced(new, id, own.record, nil, own.bytes, own.is_delayed)
@@ -67,15 +67,15 @@ function enqueue.decide(call, new, args, first, last)
   return outcomes
 end
 
--- Stores the tasks that `decide` accepted, and writes what tasks have left that the call has ended. Those that are
--- replaced are cancelled last: they may have come with the same call.
+-- Stores the tasks that `decide` accepted, and writes what is left of tasks that the call has ended. Replaced tasks are
+-- cancelled last: they may have come with the same call.
 function enqueue.store_decided(call, new)
   if #new.records > 0 then arrivals.store(call, new) end
   for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end
   if call.marks or call.batches then settlements.write(call) end
 end
 
--- Adds to the outcomes of duplicates the states of the tasks that they are duplicates of, when all is stored.
+-- Adds to the outcomes of duplicates the states of the tasks that they duplicate, when all is stored.
 function enqueue.tell_states(call, args, first, outcomes)
   local ids, numbers = {}, {}
   for n, outcome in ipairs(outcomes) do
@@ -87,10 +87,10 @@ function enqueue.tell_states(call, args, first, outcomes)
   end
 end
 
--- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
---   argv  3 tenant  then per task (at most 500): id, options (packed, see OPTIONS in KEYS.md), payload; last of all
---         (may be left out: all servers) who is to hear of them: "covered", nobody, for the caller claims as many tasks
---         right behind this call; or "wake <server>", that one first
+-- enqueue(keys, argv): store tasks of one tenant; a task with a known id is left unchanged.
+--   argv  3 tenant  then per task (at most 500): id, options (packed, see OPTIONS in KEYS.md), payload; last of all the
+--         servers to notify (left out: all): "covered", none, because the caller claims as many tasks right after this
+--         call; or "wake <server>", that one first
 --         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open; and with
 --         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
 --   out   per task:

@@ -1,9 +1,9 @@
 -- needs: arrivals, calls, claim, close, enqueue
 --
--- The verb `enqueue_and_claim`: for a task that a free worker waits for. The queue and the tenant are read once. They
--- are written before the claim: should that fail, the tasks are stored, as an enqueue of the same ids will say.
+-- The verb `enqueue_and_claim`, used while a worker has a free slot. The queue and the tenant are read once. They are
+-- written before the claim: if that fails, the tasks are stored, and enqueueing the same ids again says so.
 
--- enqueue_and_claim(keys, argv): what `enqueue` does, then what `claim` does, in one call.
+-- enqueue_and_claim(keys, argv): `enqueue`, then `claim`, in one call.
 --   argv  3 to 7 as of `claim`, but 5 is empty  8 tenant  then per task as of `enqueue`
 --         Refused as a whole where `enqueue` would be: nothing is claimed then.
 --   out   the outcomes of `enqueue`, the reply of `claim`

@@ -1,14 +1,14 @@
 -- needs: accounts, leases, records, task_options
 --
--- What a clock that was far ahead has left, once it is set right.
+-- Corrects the times that were computed while the store's clock was far ahead, once it is set right.
 --
--- Delays, ends of windows and the waits before retries are spans, but they are kept as times. Beside each stands the
--- time from which it was counted (`start_from` and `end_from` of a record), or how long it is (`lasts` of a run that
--- waits). If that time is still to come, the clock was ahead then, and the span counts from now instead. So it does not
--- matter how far the clock was ahead, or whether a call saw it jump, and to look twice changes nothing. A time that the
+-- Delays, ends of windows and waits before retries are spans, but they are stored as times. With each is stored the
+-- time from which it counts (`start_from` and `end_from` of a record), or its length (`lasts` of a run that waits). If
+-- the first time is in the future, the clock was ahead then, and the span counts from now instead. So it does not
+-- matter how far the clock was ahead, or whether a call saw it jump, and a second pass changes nothing. A time that the
 -- caller gave has no such mark, and stays.
 --
--- A task that is ready since a time that is still to come is ready since now (inspect/oldest.lua).
+-- A task that is ready since a time in the future is ready since now (inspect/oldest.lua).
 --
 -- When schedules fire and opening hours change is computed anew by servers (features/): both are made due. Leases and
 -- accounts count from the origin, which moved along (base/calls.lua), and a bucket is full after its burst at the
@@ -18,7 +18,7 @@
 
 local PAGE = 100  -- entries
 
--- Has servers look at what is due later, for they have computed it while the clock was ahead.
+-- Makes schedules and changes of opening hours due: servers computed their times while the clock was ahead.
 local function make_due(name)
   return function(call, cursor)
     local set = call.prefix .. name
@@ -31,7 +31,7 @@ local function make_due(name)
   end
 end
 
--- A time that was counted from another one: from now, if that is still to come.
+-- A time that counts from another one; from now, if that one is in the future.
 local function recount(call, at, from)
   return from > call.now and at > from and call.now + at - from or at
 end

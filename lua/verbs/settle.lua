@@ -9,7 +9,7 @@ local ARGUMENTS = {ack = 4, nack = 6, reject = 5, release = 5, reap = 3, lose = 
 local HEAVY = {nack = true, reject = true}
 local HEAVY_WORK, WORK_PER_CALL = 8, 300  -- beyond which a call leaves the rest to the next
 
--- Reads the number of a lease, and how often it was taken over where that is to be the fence too.
+-- Reads the number of a lease and, if it is part of the fence, how often the lease was taken over.
 local function read_fence(text)
   local number, taken = text:match('^(%d+)/(%d+)$')
   return tonumber(number) or -1, tonumber(taken)
@@ -43,7 +43,7 @@ local function read_settlements(args)
   return ids, starts, numbers, taken, costs
 end
 
--- Reads what the leases belong to: bundles, and what the tasks asked for. Notes which cost more for that.
+-- Reads the bundles of the leases and the options of the tasks. Marks settlements that cost more because of options.
 local function read_more(call, ids, numbers, costs)
   leases.read_bundles(call, numbers)
   if call.queue.tasks_with_options == 0 then return end
@@ -90,8 +90,8 @@ function drains.settle(keys, args)
   return outcomes
 end
 
--- Decides on the tasks that follow one which is acknowledged, as `enqueue` does: before the first write. The tenant's
--- bytes, and dedupe key, are as they will be without the one that ends.
+-- Decides on the follow-up tasks, as `enqueue` does, before the first write. The task that is acknowledged no longer
+-- counts in the tenant's bytes, nor holds its dedupe key.
 local function decide_links(call, new, args, bytes)
   local id = args[3]
   local kept = task_options.least_of_result(call, id) + batches.bytes_of_result(call, id) + remembered.bytes_of(id)
@@ -115,7 +115,7 @@ function writes.settle_linked(keys, args)
   local new = arrivals.new(accounts.at(call, lease.tag).name)
   decide_links(call, new, args, lease.bytes)
   settlements.settle(call, 'ack', id, number, nil, args, 2)
-  batch_ends.refill(call)  -- what waits in its batch comes before what follows it
+  batch_ends.refill(call)  -- pending tasks of its batch come before the follow-ups
   enqueue.store_decided(call, new)
   close.call(call)
   return 'ok'

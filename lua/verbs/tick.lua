@@ -1,18 +1,18 @@
 -- needs: accounts, batch_ends, batches, calls, close, jumps, leases, limits, places, records, settlements,
 -- task_options, waiting
 --
--- The verb `tick`: what time does to tasks. Any server may call it at any time. Those of its jobs that have something
--- to do share its limit, so that a call is as short when everything is due at once.
+-- The verb `tick`: changes that come with time. Any server may call it at any time. The jobs that have something to do
+-- share its limit, so that a call is not longer when everything is due at once.
 
-local TENANTS_PER_TICK = 8  -- whose tasks a call promotes: a tenant is as much work as ten of its tasks
-local LEAST_EACH = 20       -- of a tenant
+local TENANTS_PER_TICK = 8  -- tenants with tasks that a call promotes: a tenant is as much work as ten of its tasks
+local LEAST_EACH = 20       -- tasks of a tenant
 local MOVES_PER_TICK = 40   -- tasks that a call promotes
-local LIGHT_PER_TICK = 125  -- of what the light jobs trim, finish or let in
+local LIGHT_PER_TICK = 125  -- entries that the light jobs trim, finish or let in
 local ENDS_PER_TICK = 80    -- tasks that a call buries, reaps or deletes
-local IDS_PER_TICK = 2000   -- of bundles, among which leases that have run out are looked for
+local IDS_PER_TICK = 2000   -- ids of bundles that are searched for leases that have run out
 local MARKS, SEATS = 4, 1   -- as much work as a task: marks that are forgotten, accounts that are swept over
 local LEAST_SEATS = 16      -- a page of fewer accounts is not worth its scan
-local TURN_MS = 50          -- for which a server's turn to promote lasts after its tick
+local TURN_MS = 50          -- how long a server's turn to promote lasts after its tick
 local OF_SERVERS = {fires = true, opening_changes = true}  -- jobs that a tick leaves to servers
 
 -- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, of many the first
@@ -47,7 +47,7 @@ local function promote(call, limit)
   return moved, is_left
 end
 
--- Buries waiting tasks whose window has closed.
+-- Buries waiting tasks that have expired.
 local function expire(call, limit)
   local ids = redis.call('ZRANGE', call.prefix .. 'expiring', '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
   redis.call('ZREM', call.prefix .. 'expiring', unpack(ids))
@@ -83,8 +83,8 @@ local function past_deadline(call, name, limit)
   return redis.call('ZRANGE', call.prefix .. name, '-inf', call.at, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
 end
 
--- The leases whose deadline has passed, and the deadline of each: of bundles, then extended ones, the oldest first;
--- `limit` at most.
+-- The leases that have run out, and the deadline of each: at most `limit`, first those of bundles, then extended ones,
+-- the oldest first.
 local function lost_leases(call, limit)
   local lost, deadlines, looked = {}, {}, 0
   local bundles, extended = past_deadline(call, 'leases', limit), past_deadline(call, 'extended', limit)
@@ -101,17 +101,17 @@ local function lost_leases(call, limit)
   return lost, deadlines
 end
 
--- Takes back leases whose deadline has passed. They are charged up to their last renewal, since when no worker has
--- worked on them.
+-- Takes back leases that have run out. They are charged up to their last renewal. Returns how many, and id, number and
+-- attempt of each.
 local function reap(call, limit)
   local lost, deadlines = lost_leases(call, limit)
-  local told = {}
+  local ended = {}
   for i = #lost, 1, -1 do  -- the oldest ends up at the head
     local lease = leases.lease_of(call, lost[i])
     settlements.settle(call, 'reap', lost[i], nil, nil, {}, 0, deadlines[lost[i]] - (lease and lease.lasts or 0))
-    if lease then told[#told + 1], told[#told + 2], told[#told + 3] = lost[i], lease.lease, lease.attempt end
+    if lease then ended[#ended + 1], ended[#ended + 2], ended[#ended + 3] = lost[i], lease.lease, lease.attempt end
   end
-  return #lost, told
+  return #lost, ended
 end
 
 local function drop_dead(call, ids)
@@ -139,15 +139,15 @@ local function oldest_of_most(call, limit)
   return redis.call('ZRANGE', call.prefix .. 'deaths:' .. most[1], 0, count - 1)
 end
 
--- Deletes dead letters that are too old; then, while there are too many, the oldest of the tenant that has most: no
--- tenant's flood of dead letters pushes out another's.
+-- Deletes dead letters that are too old; then, while there are too many, the oldest of the tenant that has most. So one
+-- tenant's flood of dead letters does not push out another's.
 local function trim_dead(call, limit)
   local queue, deaths = call.queue, call.prefix .. 'deaths'
   local ids = redis.call('ZRANGE', deaths, '-inf', call.sure - queue.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)
   local trimmed = drop_dead(call, ids)
   while trimmed < limit and queue.dead > queue.dead_keep do
     local count = drop_dead(call, oldest_of_most(call, math.min(limit - trimmed, queue.dead - queue.dead_keep)))
-    if count == 0 then break end  -- never for ever, whatever the keys hold
+    if count == 0 then break end  -- guards against an endless loop if the counts are wrong
     trimmed = trimmed + count
   end
   return trimmed
@@ -166,7 +166,7 @@ local function keep_turn(call, server)
   redis.call('SET', call.prefix .. 'promoter', held, 'PX', TURN_MS + KEY_GRACE_MS)
 end
 
--- When each job next has something to do. What only a confirmed clock does waits for as long as the store's is ahead.
+-- When each job next has something to do. Jobs that need a confirmed time wait while the store's clock is ahead.
 local function look_ahead(call, server)
   local queue, ahead, times = call.queue, call.now - call.sure, {}
   for name, wait in pairs({due = 0, leases = queue.origin, extended = queue.origin, fires = 0, parked = 0,
@@ -206,10 +206,10 @@ end
 -- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, marks,
 -- results and dedupe keys that were kept for long enough; cancel what is left of cancelled batches; let in tenants
 -- that have tokens again.
---   argv  3 limit: tasks (1..500), which those jobs share that have something to do  4 the server's own time in ms (may
---         be empty or left out): nothing expires, and nothing is trimmed, by a clock that is more than a minute ahead
---         of it  5 the server (may be empty or left out): where its tick leaves due tasks, no other's promotes any for
---         a while
+--   argv  3 limit: tasks (1..500), shared by the jobs that have something to do  4 the server's own time in ms (may
+--         be empty or left out): while the store's clock is more than a minute ahead of it, nothing expires and nothing
+--         is trimmed  5 the server (may be empty or left out): if its tick leaves due tasks, no other server promotes
+--         any for a while
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
 --         (of opening hours: see `set_opening_hours`), and a list of the leases that were reaped: id, number, attempt
@@ -232,7 +232,7 @@ function drains.tick(keys, args)
   if is_due.parked then limits.unpark(call, part) end
   limits.sweep(call, math.max(LEAST_SEATS, SEATS * part))
   if is_due.sweep then jumps.mend(call) end
-  leases.write(call)  -- what follows reads runs again
+  leases.write(call)  -- the next jobs read runs again
   waiting.cancel_members(call, math.min(ends, CHANGES_PER_CALL))
   batch_ends.finish(call)
   if is_due.completed then trim_batches(call, part) end

@@ -1,10 +1,10 @@
 -- needs: accounts, calls, errors, leases, limits, places, records, remembered, settlements,
 -- task_options
 --
--- What becomes of tasks before their time: cancelled, or moved to another start.
+-- Tasks are cancelled, or get another start.
 
--- Calls visit(call, id, record, run) for the tasks that are neither done nor dead; out: what it returns per id, "gone"
--- for others.
+-- Calls visit(call, id, record, run) for the tasks that are neither done nor dead. Returns its result per id, "gone"
+-- for other ids.
 local function visit_alive(call, ids, visit)
   local outcomes, found = {}, records.of(call, ids)
   local deaths = redis.call('HMGET', call.prefix .. 'dead', unpack(ids))
@@ -18,7 +18,7 @@ local function visit_alive(call, ids, visit)
 end
 
 function waiting.cancel_one(call, id, record, run)
-  if run and leases.is_leased(run.state) then  -- its worker is told, and stays its owner until it settles
+  if run and leases.is_leased(run.state) then  -- the worker is notified, and keeps the lease until it settles
     run.state = leases.STOPPING
     leases.set_run(call, id, run)
     calls.announce(call, 'stop ' .. id)
@@ -48,10 +48,10 @@ function waiting.cancel_members(call, limit)
   end
 end
 
--- cancel(keys, argv): tasks that wait are forgotten; those that run shall be stopped.
---   argv  3 "waiting" to leave those alone that run (else empty)  ids (at most 64, each once)
---   out   per id "ok" (it will not run) | "running" (unless it is left alone, its worker is told to stop; what it acks
---         all the same is done) | "gone" (done, dead, cancelled or unknown)
+-- cancel(keys, argv): forget waiting tasks, and ask the workers of running ones to stop.
+--   argv  3 "waiting" to leave running tasks alone (else empty)  ids (at most 64, each once)
+--   out   per id "ok" (it will not run) | "running" (unless argv 3 is "waiting", its worker is asked to stop; if it
+--         acks all the same, the task is done) | "gone" (done, dead, cancelled or unknown)
 function drains.cancel(keys, args)
   local call, may_stop = calls.open(keys, args), args[3] ~= 'waiting'
   local outcomes = visit_alive(call, ids_in(args, 4, CHANGES_PER_CALL), function(_, id, record, run)
@@ -62,7 +62,7 @@ function drains.cancel(keys, args)
   return outcomes
 end
 
--- Gives a waiting task another start, and another end if that counts from the start.
+-- Gives a waiting task another start; its end moves too if it counts from the start.
 local function move(call, id, record, run, start_at, start_from)
   local header = records.read(record)
   local account, expires_at = accounts.touch_named(call, header.tenant), header.expires_at
