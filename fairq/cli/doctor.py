@@ -129,7 +129,8 @@ async def _ask_server(server: Server) -> list[Finding]:
             queues = await client.queues()
     except FairqError as error:
         return [Finding("warning", "server", error.message, "check --url and --token, and that a server runs")]
-    waiting = [row.queue for row in queues if row.ready and row.takers == "none" and not row.is_paused]
+    served = [row for row in queues if not row.is_paused and not row.is_closed]
+    waiting = [row.queue for row in served if row.ready and row.takers == "none"]
     silent = {say_silence(each): None for row in queues for each in row.silent}
     found = [Finding("warning", "workers", each, "see its log: is its event loop blocked?") for each in silent]
     if waiting:

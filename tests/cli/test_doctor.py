@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -15,6 +16,7 @@ from fairq.cli.doctor import _ask_admin
 from fairq.errors import SettingsError
 from fairq.store import examination, library
 from tests import clusters, stores
+from tests.server.harness import daily
 from tests.store.cases import case, raises_for
 from tests.store.waiting import wait_for
 
@@ -160,6 +162,9 @@ def test_tasks_that_wait_without_a_worker_are_told(commands: Commands, server_st
     commands.enqueue("emails", "1")
     told = commands("doctor", "--store", server_store, *NO_SERVER, "--json")
     assert "emails" in findings(told, "warning")["workers"]
+    commands("queues", "hours", "emails", daily(round(time.time() * 1000), 60, 120))
+    told = commands("doctor", "--store", server_store, *NO_SERVER, "--json")
+    assert "workers" not in findings(told, "warning")  # at night nobody needs one
 
 
 def test_a_listeners_answer_is_told_and_a_token_goes_to_no_other_place(monkeypatch: pytest.MonkeyPatch) -> None:

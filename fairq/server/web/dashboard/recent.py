@@ -2,7 +2,8 @@
 
 While somebody looks at a queue, its tenants' accounts are read each second, of at most MAX_TENANTS tenants, once for
 all who look; IDLE_S after the last look that ends. The minutes before the first look come from the queue's history, in
-intervals of ten seconds. A tenant that was given anything in these two minutes is shown until they are over.
+intervals of ten seconds. Servers add to it every ten seconds, so what they have not added yet is added first. A tenant
+that was given anything in these two minutes is shown until they are over.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fairq.model.fairness import NOTHING, Service, Share, added, shares, told_ap
 from fairq.model.history import OTHERS, STEPS
 from fairq.model.tenants import TenantState
 from fairq.server.engine.app import App
+from fairq.store.counts import MAX_ADDED, QueueCounts, TenantCounts
 from fairq.store.overview import some_tenants
 from fairq.store.queue_calls import HistoryPage
 
@@ -139,14 +141,14 @@ def _with_others(service: Mapping[str, Service], named: Collection[str]) -> dict
     return {**found, OTHERS: added(rest)} if rest else found
 
 
-def past_of(told: HistoryPage, before_s: float) -> list[Interval]:
-    """Return the intervals of a history that ended before a time."""
+def past_of(told: HistoryPage, until_s: float) -> list[Interval]:
+    """Return the intervals of a history; the last one ends now."""
     return [
         Interval(
-            end_s, told_apart({row.tenant: (row.delivered / told.unit, row.entitled / told.unit) for row in slot.rows})
+            min((slot.number + 1) * PAST_STEP_S, until_s),
+            told_apart({row.tenant: (row.delivered / told.unit, row.entitled / told.unit) for row in slot.rows}),
         )
         for slot in told.slots
-        if (end_s := (slot.number + 1) * PAST_STEP_S) < before_s
     ]
 
 
@@ -180,12 +182,19 @@ class Recent:
             with suppress(FairqError):  # the page says itself that the store does not answer
                 await self._sample(queue, watched)
                 if not watched.seconds:
-                    told = await self.app.store.history(queue, PAST_STEP_S, -1, KEPT_S // PAST_STEP_S + 1)
-                    watched.past = past_of(told, time.time())
+                    watched.past = await self._past(queue, watched)
             watched.sampled.set()
             await trio.sleep_until(until)
         if self._watched.get(queue) is watched:
             del self._watched[queue]
+
+    async def _past(self, queue: str, watched: Watched) -> list[Interval]:
+        """Read what was before the first sample."""
+        busiest = sorted(watched.tenants, key=lambda each: (-each.ready - each.leased, -each.delivered))[:MAX_ADDED]
+        with suppress(FairqError):  # the store is full
+            await self.app.store.add_history(queue, QueueCounts(0, {each.tenant: TenantCounts() for each in busiest}))
+        told = await self.app.store.history(queue, PAST_STEP_S, -1, KEPT_S // PAST_STEP_S + 1)
+        return past_of(told, time.time())
 
     async def _sample(self, queue: str, watched: Watched) -> None:
         total, names = await some_tenants(self.app.store, queue, MAX_TENANTS)

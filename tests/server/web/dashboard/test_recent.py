@@ -13,7 +13,8 @@ from fairq.server.web.dashboard import recent as module
 from fairq.server.web.dashboard.recent import Interval, Watched
 from fairq.store.overview import find_tenants, some_tenants
 from fairq.store.queue_calls import HistoryPage
-from tests.server.harness import raw
+from tests.server.clock import StoreClock
+from tests.server.harness import WORKER, raw, running, tenant
 
 from .harness import Site, visited
 
@@ -65,9 +66,9 @@ def test_the_chart_begins_with_what_was_before_anybody_looked() -> None:
     slots = [Slot(number, 0, 0, 0, 0, 0, 0, rows) for number in (80, 91, 98, 100)]
     past = module.past_of(HistoryPage(1_003_000, 1000.0, slots), 1_003.0)
     watched = watched_of({"ada": (50.0, 50.0)}, {"ada": (51.0, 52.0)}, past=past)
-    assert watched.times_s() == [920, 990, 1_004]  # not what is too old, nor what is not over
-    assert watched.series(["ada"])["ada"] == [Share(0.75, 0.25, 0.0), Share(0.75, 0.25, 0.0), Share(1.0, None, 1.0)]
-    assert watched.service()["ada"] == Service(7.0, 2.0, 1.0)
+    assert watched.times_s() == [920, 990, 1_003, 1_004]  # not what is too old; the newest interval ends now
+    assert watched.series(["ada"])["ada"] == [*[Share(0.75, 0.25, 0.0)] * 3, Share(1.0, None, 1.0)]
+    assert watched.service()["ada"] == Service(10.0, 3.0, 1.0)
 
 
 def test_a_flood_that_has_drained_is_told_and_the_parts_of_each_moment_are_the_whole() -> None:
@@ -81,6 +82,27 @@ def test_a_flood_that_has_drained_is_told_and_the_parts_of_each_moment_are_the_w
         assert {sum(part.delivered or 0.0 for part in column) for column in zip(*told.values(), strict=True)} == {1.0}
     assert watched.series(["flood"])["flood"][1].delivered == 0.99, "in the second in which it came"
     assert watched_of(*accounts[:3], many=1).service()["flood"] == Service(), "it may have come long before"
+
+
+@pytest.mark.parametrize("where", ["this server", "another server"])
+async def test_what_tenants_got_just_before_the_first_look_is_told(
+    where: str, site: Site, server_store: str, store_clock: StoreClock
+) -> None:
+    async with (
+        running(server_store) as other,
+        raw(other if "another" in where else site.served, WORKER) as worker,
+        raw(site.served, tenant("ada")) as ada,
+        raw(site.served, tenant("bob")) as bob,
+    ):
+        for client in (ada, bob):
+            await client.enqueue("q", ["t"])
+        await worker.attach("q", credit=1)
+        for _ in range(2):
+            tasks = await worker.pushed()
+            store_clock.move(store_clock.now_ms + 1_000, site.served, other)
+            await worker.settle("q", "ack", *tasks)
+        watched = await module.Recent(site.served.app, site.served.app.nursery).look("q")
+        assert {name: round(each.delivered, 1) for name, each in watched.service().items()} == {"ada": 1.0, "bob": 1.0}
 
 
 async def test_colors_stay_a_tenants_own_after_nobody_looked(site: Site) -> None:
