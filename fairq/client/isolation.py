@@ -136,7 +136,7 @@ async def _run_in_own_task(
                 is_unchanged = left() != IN_TASK
 
     try:
-        with ungrouped(), patience.around():
+        with ungrouped(), patience.scope, patience.shield:  # in a generator they would leave a cycle
             async with anyio.create_task_group() as group:
                 fresh().run(partial(group.start_soon, begin, name="fairq runner"))
                 await patience.watch()

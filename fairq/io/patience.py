@@ -37,11 +37,11 @@ class Patience:
 
     runtime: Runtime
     ended: Event = field(init=False)  # the runner has
-    scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)  # cancels the runner
+    scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)  # cancels the runner and its watch
     has_begun: bool = field(default=False, init=False)
     is_cancelled: bool = field(default=False, init=False)  # as its watch has seen
     _task: Any = field(default=None, init=False)
-    _shield: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    shield: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)  # inside of that
     _limits: dict[anyio.CancelScope, anyio.CancelScope] = field(factory=dict, init=False)  # and their shields
     _alarm: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _due_at: float = field(default=inf, init=False)  # the next look
@@ -49,12 +49,6 @@ class Patience:
 
     def __attrs_post_init__(self) -> None:
         self.ended = self.runtime.make_event()
-
-    @contextmanager
-    def around(self) -> Iterator[None]:
-        """Hold the task that watches the runner, and the runner."""
-        with self.scope, self._shield:
-            yield
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -117,7 +111,7 @@ class Patience:
                 self._due_at = anyio.current_time() + pause_s
 
     def _slow_asyncio(self) -> float:
-        for scope, shield in ((self.scope, self._shield), *self._limits.items()):
+        for scope, shield in ((self.scope, self.shield), *self._limits.items()):
             shield.shield = False
             _cancel_once(scope, self.runtime.loop)
             shield.shield = scope.cancel_called
@@ -126,7 +120,7 @@ class Patience:
     def _slow_trio(self) -> float:
         """Open what is shielded, or shield what meets its cancellation often; returns when to look again."""
         before, self._met = self._met, {task: task._cancel_points for task in _below(self._task)}
-        shields = [*([self._shield] if self.is_cancelled else ()), *self._limits.values()]
+        shields = [*([self.shield] if self.is_cancelled else ()), *self._limits.values()]
         if any(shield.shield for shield in shields):
             for shield in shields:
                 shield.shield = False

@@ -195,9 +195,9 @@ class Transport:
         """Let the other side read why the connection ends, if it broke a rule, though it may still be sending."""
         self._is_over.set()
         if self.websocket.has_failed and isinstance(self.stream, trio.SocketStream):
-            with trio.move_on_after(CLOSE_S), suppress(*_BROKEN):
-                await self.stream.send_eof()
-                while await self.stream.receive_some(RECEIVE_BYTES):
+            with trio.move_on_after(CLOSE_S), suppress(*_BROKEN, OSError):
+                self.stream.socket.shutdown(trio.socket.SHUT_WR)
+                while await receive_some(self.stream, RECEIVE_BYTES):
                     pass
 
 

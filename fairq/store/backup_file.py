@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from hashlib import blake2b
 from typing import Any, BinaryIO
 
@@ -21,6 +22,7 @@ VERSION = 1
 MAX_LINE = 64 << 20  # bytes
 _SUM = 16
 _LEVEL = 1  # of gzip's nine
+_GZIP = 31  # for zlib: with gzip's header, and the largest window
 
 
 @frozen
@@ -40,26 +42,24 @@ class Writer:
 
     file: BinaryIO
     lines: int = field(default=0, init=False)
-    _packed: gzip.GzipFile = field(init=False)
+    _packing: Any = field(factory=partial(zlib.compressobj, _LEVEL, wbits=_GZIP), init=False)
     _sum: Any = field(factory=lambda: blake2b(digest_size=_SUM), init=False)
 
     def begin(self, header: Header) -> None:
         """Write what stands before all data."""
-        self._packed = gzip.GzipFile(fileobj=self.file, mode="wb", compresslevel=_LEVEL, mtime=0, filename="")
         self.add(orjson.dumps({"fairq_backup": VERSION} | asdict(header)))
 
     def add(self, line: bytes) -> None:
         """Write a line."""
         line += b"\n"
         self._sum.update(line)
-        self._packed.write(line)
+        self.file.write(self._packing.compress(line))
         self.lines += 1
 
     def end(self) -> None:
         """Say that the backup is whole."""
         end = {"kind": "end", "lines": self.lines, "sum": self._sum.hexdigest()}
-        self._packed.write(orjson.dumps(end) + b"\n")
-        self._packed.close()
+        self.file.write(self._packing.compress(orjson.dumps(end) + b"\n") + self._packing.flush())
         self.file.flush()
 
 
