@@ -22,7 +22,7 @@ import trio
 from attrs import define, field
 
 import fairq
-from fairq.client.transport import Transport
+from fairq.client.transport import ClientTransport
 
 GROUP = 50  # that connect at once; more would wait for each other in this one process
 QUEUE, HELD_QUEUE = "idle", "held"
@@ -33,7 +33,7 @@ class IdleWorker(fairq.Worker):
     """A worker that tells when it is attached, and whose connection can be broken."""
 
     attached: trio.Event = field(factory=trio.Event, init=False)
-    _broken: Transport | None = field(default=None, init=False)
+    _broken: ClientTransport | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.on_startup(self._watch)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fairq.client import transport as of_client
-from fairq.io import transport as of_server
+from fairq.io.transport import Transport
 from fairq.wire.connection_errors import Disconnected
 from fairq.wire.raw_payloads import Message
 
 
-async def send_message(transport: of_client.Transport | of_server.Transport, message: Message) -> None:
+async def send_message(transport: Transport, message: Message) -> None:
     """Send a message. Raises: Disconnected, also if a piece takes too long."""
     transport.websocket.send(message)
     await transport.flush()

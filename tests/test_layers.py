@@ -15,7 +15,7 @@ IMPORTS = {
     "model": "errors",
     "wire": "errors model",
     "log": "",
-    "io": "errors wire log",
+    "io": "wire log",
     "tokens": "errors model wire",
     "store": "errors model wire io tokens",
     "server/settings": "errors model",
@@ -40,9 +40,7 @@ IMPORTS = {
         "errors model wire io tokens server/settings server/engine/dispatch server/engine/net server/engine "
         "server/engine/verbs server/listener"
     ),
-    "server/web/admin": (
-        "errors model wire io store server/engine/stats server/engine/net server/engine server/web/http"
-    ),
+    "server/web/admin": ("errors model wire store server/engine/stats server/engine/net server/engine server/web/http"),
     "server/web/dashboard": (
         "errors model wire io tokens store server/engine/net server/engine server/web/http server/web/admin"
     ),

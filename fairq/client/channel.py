@@ -13,13 +13,12 @@ from attrs import define, field, frozen
 from fairq.client.defaults import choose_token, choose_urls
 from fairq.client.tls import Tls
 from fairq.errors import FairqError, Forbidden, SettingsError, Unauthorized, Unavailable
+from fairq.io.transport import PIECE_BYTES
 from fairq.wire.connection_errors import Refused
 from fairq.wire.raw_payloads import Message
 
 if TYPE_CHECKING:
     from fairq.wire.websocket import ClientHandshake, WebSocket
-
-PIECE_BYTES = 65_536  # sent at once; and so much of a long message counts as progress
 
 
 @frozen

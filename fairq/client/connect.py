@@ -11,14 +11,14 @@ from attrs import define, field
 
 from fairq.client.channel import Channel, Target
 from fairq.client.connect_steps import HANDSHAKE_S, ConnectSteps, Servers, addresses_in
-from fairq.client.transport import Transport, close_now
+from fairq.client.transport import ClientTransport, close_now
 from fairq.errors import FairqError, Forbidden, Unauthorized
 from fairq.io.event_loop import current_runtime
 from fairq.io.runtime import Event, Runtime
 
 
 @asynccontextmanager
-async def open_transport(target: Target, token: str) -> AsyncIterator[Transport]:
+async def open_transport(target: Target, token: str) -> AsyncIterator[ClientTransport]:
     """Connect to a server while the context lasts. Raises: as `connect`."""
     transport = await connect(target, token)
     try:
@@ -27,7 +27,7 @@ async def open_transport(target: Target, token: str) -> AsyncIterator[Transport]
         close_now(transport.socket, transport.reader)
 
 
-async def connect(target: Target, token: str, turn: int = 0) -> Transport:
+async def connect(target: Target, token: str, turn: int = 0) -> ClientTransport:
     """Connect to a server, in each turn to another of its addresses first.
 
     Raises: Unauthorized or Forbidden if it refuses us; Unavailable if it cannot be reached, or breaks the protocol.
@@ -41,7 +41,7 @@ async def connect(target: Target, token: str, turn: int = 0) -> Transport:
         raise
     assert steps.socket is not None
     reader = runtime.make_reader(steps.socket)
-    return Transport(runtime, steps.socket, reader, channel, target.url, unsent=steps.unsent)
+    return ClientTransport.of(runtime, steps.socket, reader, channel, target.url, steps.unsent)
 
 
 async def _open(steps: ConnectSteps, runtime: Runtime, turn: int) -> Channel:
@@ -73,10 +73,10 @@ class Race:
     _begun: int = field(default=0, init=False)
     _ended: int = field(default=0, init=False)
     _error: FairqError | None = field(default=None, init=False)
-    _first: Transport | None = field(default=None, init=False)
+    _first: ClientTransport | None = field(default=None, init=False)
     _is_over: Event = field(init=False)
 
-    async def run(self) -> Transport | None:
+    async def run(self) -> ClientTransport | None:
         """Return the first that is open; None if each has failed. Raises: Unauthorized, Forbidden."""
         self._is_over = current_runtime().make_event()
         try:

@@ -16,7 +16,7 @@ from fairq.client.channel import Target, check_token, choose_servers
 from fairq.client.connect import Race
 from fairq.client.connect_steps import Servers
 from fairq.client.guard import Guard
-from fairq.client.transport import Transport, close_now
+from fairq.client.transport import ClientTransport, close_now
 from fairq.errors import BadFrame, FairqError, Forbidden, Superseded, Unauthorized
 from fairq.io.event_loop import background, current_runtime
 from fairq.io.runtime import Event, Runtime
@@ -49,7 +49,7 @@ class Driver(Generic[S]):
     runtime: Runtime = field(factory=current_runtime, init=False)
     _woken: Event = field(init=False)
     _pumps_at: float = field(default=0.0, init=False)  # until then the pump sleeps, unless it is woken
-    _transport: Transport | None = field(default=None, init=False)
+    _transport: ClientTransport | None = field(default=None, init=False)
     _connection: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _guard: Guard = field(init=False)
 
@@ -150,7 +150,7 @@ class Driver(Generic[S]):
             self.session.close()
 
     async def _keep_connected(self) -> None:
-        transport: Transport | None = None
+        transport: ClientTransport | None = None
         while not self.session.fatal:
             try:
                 transport = transport or await self._race()
@@ -174,7 +174,7 @@ class Driver(Generic[S]):
                 log.warning("connection lost; connecting again", url=lost.remote)
             await anyio.sleep_until(self.session.reconnect_at)
 
-    async def _race(self) -> Transport | None:
+    async def _race(self) -> ClientTransport | None:
         return await Race(self.servers, self.token, self._cannot_connect).run()
 
     def _cannot_connect(self, target: Target, error: FairqError) -> None:
@@ -182,7 +182,7 @@ class Driver(Generic[S]):
         self.session.trouble = error.message
         tell("cannot connect", url=target.url, error=error.message)
 
-    async def _converse(self, transport: Transport) -> None:
+    async def _converse(self, transport: ClientTransport) -> None:
         """Take in what comes until the connection ends; `_pump` may end it too."""
         self._transport = transport
         transport.source, transport.stuck, transport.take = self.session.outgoing, self._wake, self._take

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 from attrs import define, field
 
-from fairq.client.transport import Transport, close_now
+from fairq.client.transport import ClientTransport, close_now
 from fairq.errors import FairqError
 from fairq.io.event_loop import current_runtime
 from fairq.io.runtime import Event, Runtime
@@ -29,11 +29,11 @@ class Guard:
     """Watches one connection after the other. `connect()` opens another one, and `leave()` ends the watched one."""
 
     session: ClientSession
-    connect: Callable[[], Awaitable[Transport | None]]
+    connect: Callable[[], Awaitable[ClientTransport | None]]
     leave: Callable[[], None]
     _runtime: Runtime = field(factory=current_runtime, init=False)
-    _watched: Transport | None = field(default=None, init=False)
-    _other: Transport | None = field(default=None, init=False)
+    _watched: ClientTransport | None = field(default=None, init=False)
+    _other: ClientTransport | None = field(default=None, init=False)
     _opening: anyio.CancelScope | None = field(default=None, init=False)
     _woken: Event = field(init=False)
 
@@ -44,12 +44,12 @@ class Guard:
     def _wake(self) -> None:
         self._woken.set()
 
-    def watch(self, transport: Transport | None) -> None:
+    def watch(self, transport: ClientTransport | None) -> None:
         """Watch this connection from now on."""
         self._watched = transport
         self._wake()
 
-    def take(self) -> Transport | None:
+    def take(self) -> ClientTransport | None:
         """Return the other connection, if one is open; it is the caller's from now on."""
         other, self._other = self._other, None
         return other

@@ -14,9 +14,19 @@ from attrs import define
 from fairq.io.runtime import CLOSED, RECEIVE_BYTES, Runtime, Send, Take
 from fairq.io.turns import at_end_of_turn, call_from_end
 
+_runtimes: trio.lowlevel.RunVar[Runtime] = trio.lowlevel.RunVar("fairq's runtime")  # of each trio.run
+
 
 def trio_runtime() -> Runtime:
     """Return the functions of trio, in a task of it."""
+    try:
+        return _runtimes.get()
+    except LookupError:
+        _runtimes.set(runtime := _make())
+        return runtime
+
+
+def _make() -> Runtime:
     token = trio.lowlevel.current_trio_token()
     context: Any = trio._core._run.GLOBAL_RUN_CONTEXT
 

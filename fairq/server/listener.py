@@ -17,15 +17,15 @@ from trio_websocket import ConnectionClosed, HandshakeError, WebSocketRequest, w
 
 from fairq.errors import FairqError, Forbidden, TooMany
 from fairq.io.sockets import is_over, socket_of
-from fairq.io.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
 from fairq.io.turns import Gate
 from fairq.model.checks import MAX_BATCH
 from fairq.server.engine.app import App
 from fairq.server.engine.net.admission import RECONNECT_MS, Admission
-from fairq.server.engine.net.auth import Identity
+from fairq.server.engine.net.auth import Identity, bearer_token
 from fairq.server.engine.net.opening import Opening, read_request
 from fairq.server.engine.net.socket_connection import SocketConnection
 from fairq.server.engine.net.tls import shake_hands
+from fairq.server.engine.net.transport import HANDSHAKE_S, RECEIVE_BYTES, ServerTransport, Stream
 from fairq.server.engine.verbs.table import handle_request
 from fairq.server.fleet import shared_listeners
 from fairq.server.rated_log import RatedLog
@@ -104,7 +104,7 @@ class Listener:
                     else:
                         await request.accept(subprotocol=SUBPROTOCOL)
                         websocket = WebSocket.of_server(self.app.settings.message_bytes)
-                        transport = Transport(stream, websocket, f"{host}:{port}", rest)
+                        transport = ServerTransport.of(stream, websocket, f"{host}:{port}", rest)
                         session = self._session_of(identity)
                         connection = SocketConnection(
                             transport.remote, identity, session, partial(handle_request, self.app), usage,

@@ -12,9 +12,10 @@ from math import inf
 
 from attrs import define, field
 
-from fairq.client.channel import PIECE_BYTES, Target
+from fairq.client.channel import Target
 from fairq.client.connect_steps import Address, ConnectSteps, addresses_in
 from fairq.client.transport import SEND_S
+from fairq.io.transport import PIECE_BYTES
 from fairq.wire.connection_errors import Disconnected
 from fairq.wire.raw_payloads import Message
 

@@ -12,7 +12,7 @@ from attrs import evolve
 from fairq.client.channel import Channel, Target
 from fairq.client.connect import open_transport
 from fairq.client.driver import Driver
-from fairq.client.transport import Transport
+from fairq.client.transport import ClientTransport
 from fairq.errors import Unavailable
 from fairq.io.event_loop import current_runtime
 from fairq.wire.client_session import ClientSession
@@ -30,7 +30,7 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
     opened: list[float] = []
     ends = list[socket.socket]()
 
-    async def connect(*_: Any) -> Transport:
+    async def connect(*_: Any) -> ClientTransport:
         await trio.lowlevel.checkpoint()
         if is_down():
             raise Unavailable("down")
@@ -39,7 +39,9 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
         ends.append(theirs)
         ours.setblocking(False)
         runtime = current_runtime()
-        return Transport(runtime, ours, runtime.make_reader(ours), Channel(WebSocket.of_server(1)), "test")
+        return ClientTransport.of(
+            runtime, ours, runtime.make_reader(ours), Channel(WebSocket.of_server(1)), "test", bytearray()
+        )
 
     def is_down() -> bool:
         return are_down and len(opened) == 1 and trio.current_time() < opened[0] + TIMEOUT_S

@@ -18,7 +18,7 @@ LATER = {  # when a client is opened, or a worker runs: nothing that a program i
 }  # fmt: skip
 MAX_OURS = 26  # modules in folders of fairq: each costs half a millisecond, and a class of attrs one more
 OF_SERVERS = {
-    "fairq.store", "fairq.server", "fairq.cli", "fairq.io.transport", "fairq.tokens", "fairq.wire.messages",
+    "fairq.store", "fairq.server", "fairq.cli", "fairq.tokens", "fairq.wire.messages",
     "fairq.wire.codec", "fairq.wire.verbs",
 }  # fmt: skip
 OF_OPERATORS = {"fairq.client.operator"}

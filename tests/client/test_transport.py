@@ -14,8 +14,9 @@ from websockets.protocol import OPEN, Protocol, Side
 
 from fairq.client import transport as module
 from fairq.client.channel import Channel
-from fairq.client.transport import Transport, close_now
+from fairq.client.transport import ClientTransport, close_now
 from fairq.errors import BadFrame
+from fairq.io import transport as shared
 from fairq.io.event_loop import current_runtime
 from fairq.io.exception_groups import ungrouped
 from fairq.io.runtime import RECEIVE_BYTES
@@ -54,7 +55,7 @@ class Peer:
 
 
 @contextmanager
-def open_ends() -> Iterator[tuple[Transport, Peer]]:
+def open_ends() -> Iterator[tuple[ClientTransport, Peer]]:
     """Open two ends of a connection."""
     ours, theirs = socket.socketpair()
     runtime = current_runtime()
@@ -64,7 +65,7 @@ def open_ends() -> Iterator[tuple[Transport, Peer]]:
     with theirs:
         try:
             websocket = WebSocket(Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT), LIMIT)
-            yield Transport(runtime, ours, reader, Channel(websocket), "test"), Peer(theirs)
+            yield ClientTransport.of(runtime, ours, reader, Channel(websocket), "test", bytearray()), Peer(theirs)
         finally:
             close_now(ours, reader)
 
@@ -121,7 +122,8 @@ async def test_pings_are_answered_and_texts_come_in_order() -> None:
 async def test_what_is_taken_where_it_arrives_comes_in_order_up_to_a_failure(
     turn_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TURN_S", turn_s)
+    for each in (shared, module):
+        monkeypatch.setattr(each, "TURN_S", turn_s)
     with open_ends() as (transport, peer):
         taken: list[Message] = []
 

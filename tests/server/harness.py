@@ -13,7 +13,7 @@ from attrs import define, field
 
 from fairq.client.channel import Target
 from fairq.client.connect import open_transport
-from fairq.client.transport import Transport
+from fairq.client.transport import ClientTransport
 from fairq.model.checks import bare_id
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
@@ -101,7 +101,7 @@ def lease_of(task: dict[str, Any], queue: str = "q") -> dict[str, Any]:
 class Raw:
     """One connection. Pushes that come while an answer is waited for are kept in `pushes`."""
 
-    transport: Transport
+    transport: ClientTransport
     welcome: dict[str, Any] = field(factory=dict)
     pushes: list[dict[str, Any]] = field(factory=list)
     ref: int = 0

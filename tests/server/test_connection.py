@@ -15,7 +15,7 @@ from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
 from fairq.io.taskless import Wait
-from fairq.io.transport import PIECE_BYTES, Transport
+from fairq.io.transport import PIECE_BYTES
 from fairq.model.rates import Rate
 from fairq.model.tasks import Lease
 from fairq.server.engine.net.admission import Usage
@@ -36,6 +36,7 @@ from fairq.server.engine.net.socket_connection import (
     MAX_UNSENT_BYTES,
     SocketConnection,
 )
+from fairq.server.engine.net.transport import ServerTransport
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import CLOSE_SILENT, TIMEOUT_S, Role, State
 from fairq.wire.websocket import WebSocket
@@ -135,7 +136,7 @@ def connected(client: SlowClient, answer: str = "") -> SocketConnection:
     session = ServerSession(
         role=Role.TENANT, state=State.OPEN, last_received_at=now, last_sent_at=now, heartbeat_jitter=0.5
     )
-    transport = Transport(client, WebSocket.of_server(1 << 20), "test")  # type: ignore[arg-type]
+    transport = ServerTransport.of(client, WebSocket.of_server(1 << 20), "test")  # type: ignore[arg-type]
     return SocketConnection("test", Identity(Role.TENANT, "acme"), session, handle_request, transport=transport)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 import trio
 
 from fairq.errors import Unavailable
-from fairq.io.sockets import send_now
 from fairq.io.taskless import in_task
 from fairq.io.turns import at_end_of_turn, call_from_end
 from fairq.model.queues import Tick
@@ -145,16 +145,17 @@ async def test_a_push_leaves_ahead_of_the_reply_to_its_enqueue(
     served: Served, ada: Raw, worker: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
+    write = os.write
 
-    def note(stream: trio.abc.Stream, data: bytes) -> int:
+    def note(fd: int, data: bytes) -> int:
         sent.extend(re.findall(r'"type":"(push|reply)"', data.decode(errors="ignore")))
-        return send_now(stream, data)
+        return write(fd, data)
 
     await worker.attach("q", credit=10)
     await ada.enqueue("q", ["a"])
     await worker.pushed()
     await all_claimed(served)
-    monkeypatch.setattr("fairq.io.transport.send_now", note)
+    monkeypatch.setattr("fairq.io.sockets.os.write", note)
     await ada.enqueue("q", ["b"])
     await worker.pushed()
     assert sent == ["push", "reply"]

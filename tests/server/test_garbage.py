@@ -8,9 +8,9 @@ import pytest
 import trio
 from websockets.protocol import Protocol, Side
 
-from fairq.io.transport import Transport
 from fairq.server import garbage
 from fairq.server.engine.net.socket_connection import SocketConnection
+from fairq.server.engine.net.transport import ServerTransport
 from fairq.server.run import Served
 from fairq.wire.server_session import ServerSession
 from tests.store.waiting import wait_until
@@ -78,7 +78,7 @@ async def test_a_connection_leaves_no_garbage_behind_when_it_ends(server_store: 
                 await come_and_go(served, ending)
             gc.set_debug(gc.DEBUG_SAVEALL)
             gc.collect()
-            ours = (SocketConnection, ServerSession, Transport)
+            ours = (SocketConnection, ServerSession, ServerTransport)
             garbage = [each for each in gc.garbage if isinstance(each, ours) or _is_server_protocol(each)]
         finally:
             gc.set_debug(0)

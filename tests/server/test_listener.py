@@ -250,7 +250,7 @@ async def test_connections_over_the_limit_are_refused_until_one_leaves(server_st
 async def test_a_client_that_never_reads_is_closed_and_its_tasks_go_elsewhere(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.io.transport.SEND_S", 0.3)
+    monkeypatch.setattr("fairq.server.engine.net.transport.SEND_S", 0.3)
     async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as stays, socket(served) as deaf:
         await deaf.send_all(handshake())
         await read_until(deaf, b"welcome")
@@ -261,7 +261,7 @@ async def test_a_client_that_never_reads_is_closed_and_its_tasks_go_elsewhere(
         for number in range(100):  # 10 MB are more than the kernel's buffers hold
             await ada.ask("enqueue", queue="q", tasks=[{"id": f"id-{number}", "payload": big}])
         await wait_until(lambda: not any(connection.queues for connection in served.app.connections))
-        monkeypatch.setattr("fairq.io.transport.SEND_S", 30.0)
+        monkeypatch.setattr("fairq.server.engine.net.transport.SEND_S", 30.0)
         await stays.attach("q", credit=100)
         assert len({task["id"] for task in await stays.pushed(100)}) == 100
         assert [connection.name for connection in served.app.connections if connection.queues] == ["w"]

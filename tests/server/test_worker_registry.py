@@ -46,7 +46,7 @@ async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(
     where: str, monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
     """Nothing comes back from the dead one, not even an answer to the server's good-bye; and it had room for more."""
-    for limit in ("server.engine.net.socket_connection.END_S", "io.transport.CLOSE_S"):  # the answer
+    for limit in ("server.engine.net.socket_connection.END_S", "server.engine.net.transport.CLOSE_S"):  # the answer
         monkeypatch.setattr(f"fairq.{limit}", 3600.0)
     async with (
         open_proxy(one.port) as proxy,

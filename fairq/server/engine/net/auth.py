@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
@@ -151,3 +151,14 @@ def _identity_of(record: TokenRecord) -> Identity:
     else:
         tenant = record.tenant or ""
     return Identity(role, tenant, queues, record.id, tenants, record.label, record.expires_at_ms)
+
+
+def bearer_token(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """Find the token in a request's headers. Raises: Unauthorized; BadRequest if there are two."""
+    found = [value.decode("latin-1") for name, value in headers if name.lower() == b"authorization"]
+    if len(found) > 1:
+        raise BadRequest("the header Authorization is given twice", field="Authorization")
+    scheme, _, token = "".join(found).partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    raise Unauthorized("missing token: send the header `Authorization: Bearer <token>`")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import trio
 
-from fairq.io.transport import RECEIVE_BYTES, Stream
+from fairq.server.engine.net.transport import RECEIVE_BYTES, Stream
 
 MAX_REQUEST_BYTES = 16_384  # what is longer is refused by the library
 _NO_METHOD = bytes(range(33))  # first bytes, such as that of TLS, that the library refuses at once

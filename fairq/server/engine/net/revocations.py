@@ -16,8 +16,8 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.io.transport import HANDSHAKE_S
 from fairq.server.engine.net.connection import Connection
+from fairq.server.engine.net.transport import HANDSHAKE_S
 from fairq.store.store import Store
 from fairq.wire.terms import CLOSE_REVOKED
 

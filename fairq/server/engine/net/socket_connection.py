@@ -17,14 +17,14 @@ from attrs import define, field
 from fairq.errors import FairqError, TooMany
 from fairq.io.sockets import is_over
 from fairq.io.taskless import Taskless
-from fairq.io.transport import PIECE_BYTES, Transport
+from fairq.io.transport import PIECE_BYTES, no_messages
 from fairq.io.turns import Gate, turn_time
 from fairq.model.tasks import Lease
 from fairq.server.engine.net.connection import Connection, nothing
 from fairq.server.engine.net.tenant_load import RETRY_MS
+from fairq.server.engine.net.transport import ServerTransport
 from fairq.wire.connection_errors import Disconnected
 from fairq.wire.frames import Ping
-from fairq.wire.raw_payloads import Message
 from fairq.wire.terms import CLOSE_SILENT, TIMEOUT_S, State
 
 log = structlog.get_logger("fairq.server")
@@ -39,7 +39,7 @@ END_S = 10.0  # how long a closing connection may take to send its output
 class SocketConnection(Connection):
     """A client that is connected by a websocket."""
 
-    transport: Transport = field(kw_only=True)
+    transport: ServerTransport = field(kw_only=True)
     ends: Gate = field(factory=lambda: Gate(1), kw_only=True)  # of connections: thousands may break at once
     _held_bytes: int = field(default=0, init=False)
     _answered: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -48,7 +48,7 @@ class SocketConnection(Connection):
 
     def __attrs_post_init__(self) -> None:
         Connection.__attrs_post_init__(self)
-        self.transport.source, self.transport.stuck = self._outgoing, self._wake
+        self.transport.source, self.transport.stuck = self.session.outgoing, self._wake
 
     async def run(self) -> None:
         """Serve requests until either side ends the connection."""
@@ -76,9 +76,6 @@ class SocketConnection(Connection):
         self.session.stop(queue, leases)
         self.wake_writer()
 
-    def _outgoing(self) -> Sequence[Message]:
-        return self.session.outgoing(turn_time())
-
     def _wake(self) -> None:
         self._woken.set()
 
@@ -105,13 +102,13 @@ class SocketConnection(Connection):
 
     def _may_take(self) -> bool:
         """True if it may be given tasks: it is attached and heard of, and has taken most of the earlier pushes."""
-        unread = self.session.outgoing_bytes + self.transport.unsent_bytes
+        unread = self.session.outgoing_bytes + len(self.transport.unsent)
         return unread <= MAX_UNSENT_BYTES and self.session.state is State.ATTACHED and not self.is_silent
 
     @property
     def unread_bytes(self) -> int:
         """How many bytes of answers the socket has not taken yet."""
-        return self.session.outgoing_bytes + self.transport.unsent_bytes
+        return self.session.outgoing_bytes + len(self.transport.unsent)
 
     async def room(self) -> None:
         """Wait until at most MAX_UNREAD_BYTES of answers are unread."""
@@ -132,7 +129,7 @@ class SocketConnection(Connection):
     def unlink(self) -> None:
         """Break reference cycles at the end."""
         Connection.unlink(self)
-        self.transport.source, self.transport.stuck = tuple, nothing
+        self.transport.source, self.transport.stuck = no_messages, nothing
         self.transport.websocket.unlink()
 
     async def _read(self, taskless: Taskless) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import trio
 from attrs import define
 
-from fairq.io.transport import Stream
 from fairq.io.turns import Gate
+from fairq.server.engine.net.transport import Stream
 
 
 async def shake_hands(stream: Stream, turns: Gate) -> None:

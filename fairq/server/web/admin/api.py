@@ -17,9 +17,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from fairq.io.transport import bearer_token
 from fairq.server.engine.app import App
-from fairq.server.engine.net.auth import Identity
+from fairq.server.engine.net.auth import Identity, bearer_token
 from fairq.server.web.admin.health import Health
 from fairq.server.web.admin.metrics import Metrics
 from fairq.server.web.admin.operators import Operators

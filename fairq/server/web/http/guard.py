@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairq.errors import BadRequest, FairqError, TooLarge, Unauthorized
 from fairq.io.scopes import background
-from fairq.io.transport import bearer_token
 from fairq.io.turns import Gate
 from fairq.server.engine.app import App
+from fairq.server.engine.net.auth import bearer_token
 from fairq.server.engine.net.origin import ORIGIN, Origin
 from fairq.server.engine.net.refusals import Refusals
 from fairq.server.web.http import request_ids

@@ -23,11 +23,11 @@ from hypercorn.typing import ConnectionState
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairq.io.transport import HANDSHAKE_S, Stream
 from fairq.io.turns import Gate
 from fairq.server.engine.net.admission import HTTP_PER_TURN, Admission
 from fairq.server.engine.net.refusals import Refusals
 from fairq.server.engine.net.tls import shake_hands
+from fairq.server.engine.net.transport import HANDSHAKE_S, Stream
 from fairq.server.listener import AnyListener, address_of
 from fairq.server.settings import Settings
 from fairq.server.web.http.bounds import HEAD_BYTES, HEAD_S, MAX_KEEP_ALIVE

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import trio
 
-from fairq.io.transport import PIECE_BYTES, SEND_S, Stream
+from fairq.io.transport import PIECE_BYTES
+from fairq.server.engine.net.transport import SEND_S, Stream
 
 
 class BoundedStream:

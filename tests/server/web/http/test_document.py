@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairq.io.transport import PIECE_BYTES, SEND_S
+from fairq.io.transport import PIECE_BYTES
 from fairq.server.engine.net.admission import MAX_HANDSHAKES
+from fairq.server.engine.net.transport import SEND_S
 from fairq.server.web.http import bounds
 from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease, ReadBatchResults
 from fairq.server.web.http.problems import STATUS

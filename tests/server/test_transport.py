@@ -8,8 +8,10 @@ import trio.testing
 from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
-from fairq.io import transport as module
-from fairq.io.transport import PIECE_BYTES, SEND_S, SPARE_FRAMES, Transport
+from fairq.io import transport as shared
+from fairq.io.transport import PIECE_BYTES
+from fairq.server.engine.net import transport as module
+from fairq.server.engine.net.transport import SEND_S, SPARE_FRAMES, ServerTransport
 from fairq.wire.connection_errors import Disconnected
 from fairq.wire.websocket import WebSocket
 from tests.sending import send_message
@@ -35,10 +37,10 @@ class Client:
 
 
 @pytest.fixture
-async def ends() -> tuple[Transport, Client]:
+async def ends() -> tuple[ServerTransport, Client]:
     """Two ends of a connection; nobody has room for more than the other one reads."""
     ours, theirs = trio.testing.lockstep_stream_pair()
-    return Transport(ours, WebSocket.of_server(LIMIT), "test"), Client(theirs)  # type: ignore[arg-type]
+    return ServerTransport.of(ours, WebSocket.of_server(LIMIT), "test"), Client(theirs)  # type: ignore[arg-type]
 
 
 def text(data: str, final: bool = True) -> Frame:
@@ -46,7 +48,7 @@ def text(data: str, final: bool = True) -> Frame:
 
 
 async def test_a_long_text_may_take_its_time_as_long_as_it_moves(
-    ends: tuple[Transport, Client], autojump_clock: object
+    ends: tuple[ServerTransport, Client], autojump_clock: object
 ) -> None:
     ours, client = ends
     sent = "x" * (20 * PIECE_BYTES)
@@ -61,7 +63,7 @@ async def test_a_long_text_may_take_its_time_as_long_as_it_moves(
 
 
 async def test_a_peer_that_reads_nothing_for_a_while_is_left(
-    ends: tuple[Transport, Client], autojump_clock: object
+    ends: tuple[ServerTransport, Client], autojump_clock: object
 ) -> None:
     ours, client = ends
     began = trio.current_time()
@@ -76,7 +78,7 @@ async def test_a_peer_that_reads_nothing_for_a_while_is_left(
         await ours.receive()
 
 
-async def test_texts_and_answers_to_pings_do_not_mix(ends: tuple[Transport, Client]) -> None:
+async def test_texts_and_answers_to_pings_do_not_mix(ends: tuple[ServerTransport, Client]) -> None:
     ours, client = ends
     received: list[Frame] = []
     with trio.fail_after(30):
@@ -93,7 +95,7 @@ async def test_texts_and_answers_to_pings_do_not_mix(ends: tuple[Transport, Clie
 
 @pytest.mark.parametrize("spare", [Frame(Opcode.PONG, b""), Frame(Opcode.PING, b"")], ids=["pongs", "pings"])
 async def test_frames_that_say_nothing_are_read_so_many_a_second(
-    ends: tuple[Transport, Client], autojump_clock: object, spare: Frame
+    ends: tuple[ServerTransport, Client], autojump_clock: object, spare: Frame
 ) -> None:
     ours, client = ends
     began = trio.current_time()
@@ -110,7 +112,7 @@ async def test_frames_that_say_nothing_are_read_so_many_a_second(
     assert trio.current_time() - began > 3
 
 
-async def test_texts_are_not_held_up(ends: tuple[Transport, Client], autojump_clock: object) -> None:
+async def test_texts_are_not_held_up(ends: tuple[ServerTransport, Client], autojump_clock: object) -> None:
     ours, client = ends
     began, count = trio.current_time(), 5 * SPARE_FRAMES
     async with trio.open_nursery() as nursery:
@@ -129,10 +131,11 @@ async def test_texts_are_not_held_up(ends: tuple[Transport, Client], autojump_cl
     ids=["texts", "fragments", "a long one"],
 )
 async def test_others_have_their_turns_while_one_sends_much(
-    ends: tuple[Transport, Client], monkeypatch: pytest.MonkeyPatch, frames: list[Frame]
+    ends: tuple[ServerTransport, Client], monkeypatch: pytest.MonkeyPatch, frames: list[Frame]
 ) -> None:
     """With no time for a turn at all, no more than a slice or a text is taken in at once."""
-    monkeypatch.setattr(module, "TURN_S", -1.0)
+    for each in (shared, module):
+        monkeypatch.setattr(each, "TURN_S", -1.0)
     ours, client = ends
     whole = sum(len(frame.serialize(mask=True)) for frame in frames)
     turns = 0
@@ -153,7 +156,7 @@ async def test_others_have_their_turns_while_one_sends_much(
     assert turns >= whole // module.SLICE_BYTES
 
 
-async def test_a_cancelled_receive_loses_nothing(ends: tuple[Transport, Client], autojump_clock: object) -> None:
+async def test_a_cancelled_receive_loses_nothing(ends: tuple[ServerTransport, Client], autojump_clock: object) -> None:
     ours, client = ends
     got: list[str | bytes] = []
     with trio.fail_after(60):
@@ -171,14 +174,14 @@ async def test_what_comes_right_behind_the_handshake_has_no_longer_turn(autojump
     frames = [*[Frame(Opcode.PONG, b"")] * (3 * SPARE_FRAMES), text("at last")]
     early = b"".join(frame.serialize(mask=True) for frame in frames)
     websocket, began = WebSocket.of_server(LIMIT), trio.current_time()
-    ours = Transport(stream, websocket, "test", early)  # type: ignore[arg-type]
+    ours = ServerTransport.of(stream, websocket, "test", early)  # type: ignore[arg-type]
     assert websocket.spare_frames == 0
     with trio.fail_after(60):
         assert await ours.receive() == "at last"
     assert trio.current_time() - began > 1
 
 
-async def test_a_cancelled_send_is_the_connections_end(ends: tuple[Transport, Client]) -> None:
+async def test_a_cancelled_send_is_the_connections_end(ends: tuple[ServerTransport, Client]) -> None:
     ours, client = ends
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
