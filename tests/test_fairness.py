@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from fairq.model.fairness import NOTHING, Service, Share, added, jain_index, noisy_ones, shares, told_apart
+from fairq.model.fairness import NOTHING, Service, Share, added, jain_index, noisy_ones, shares, split_service
 from fairq.model.history import OTHERS
 from fairq.model.tenants import TenantState
 
@@ -45,7 +45,7 @@ BOOKED = some.dictionaries(some.sampled_from("abcde"), some.tuples(some.integers
 
 @given(BOOKED)
 def test_contested_service_is_what_dues_add_up_to_and_the_rest_is_free(booked: dict[str, tuple[int, int]]) -> None:
-    told = told_apart(booked)
+    told = split_service(booked)
     whole, due = added(told.values()), sum(claim for _, claim in booked.values())
     for name, each in told.items():
         assert each.delivered == booked[name][0]
@@ -72,14 +72,14 @@ def test_contested_service_is_what_dues_add_up_to_and_the_rest_is_free(booked: d
 def test_what_nobody_waited_for_is_no_injustice(
     booked: dict[str, tuple[float, float]], contested: dict[str, float]
 ) -> None:
-    found = {name: each.contested for name, each in told_apart(booked).items()}
+    found = {name: each.contested for name, each in split_service(booked).items()}
     assert found == {name: pytest.approx(value) for name, value in contested.items()}
 
 
 def test_shares_are_parts_of_all_that_was_given() -> None:
     assert shares({}) == {}
-    assert shares(told_apart({"ada": (0.0, 0.0)})) == {"ada": NOTHING}
-    alone = shares(told_apart({"ada": (8.0, 8.0), "bob": (2.0, 0.0)}))
+    assert shares(split_service({"ada": (0.0, 0.0)})) == {"ada": NOTHING}
+    alone = shares(split_service({"ada": (8.0, 8.0), "bob": (2.0, 0.0)}))
     assert alone == {"ada": Share(0.8, None, 0.8), "bob": Share(0.2, None, 0.2)}
     assert alone["ada"].contested is None
     both = shares({"ada": Service(6.0, 3.0, 2.0), "bob": Service(4.0, 3.0, 2.0)})

@@ -18,7 +18,7 @@ from fairq.cli.report import show_report
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
 from fairq.model.checks import check_weight
-from fairq.model.fairness import told_apart
+from fairq.model.fairness import split_service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,7 +62,7 @@ def list_(queue: str, *, watch: Watch = False, json: Json = False, server: Serve
 
 async def _rows(client: OperatorClient, queue: str) -> list[dict[str, Any]]:
     states = await client.tenants(queue)
-    services = told_apart({each.tenant: (each.delivered, each.entitled) for each in states})
+    services = split_service({each.tenant: (each.delivered, each.entitled) for each in states})
     return [
         asdict(each) | {"entitled": got.due, "contested": got.contested, "free": got.free}
         for each in states

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fairq.demo.phase import Progress, Row
 from fairq.demo.scenario import QUIET, WEIGHTS
-from fairq.model.fairness import NOTHING, shares, told_apart
+from fairq.model.fairness import NOTHING, shares, split_service
 from fairq.model.texts import say_ms
 
 _LINE_EVERY_S = 2.0
@@ -42,7 +42,7 @@ def phase_table(progress: Progress) -> Table:
     table = Table(header_style="bold", expand=False)
     for column in _COLUMNS:
         table.add_column(column, justify="left" if column == "tenant" else "right", min_width=8)
-    parts = shares(told_apart({row["tenant"]: (row["delivered"], row["entitled"]) for row in progress.rows}))
+    parts = shares(split_service({row["tenant"]: (row["delivered"], row["entitled"]) for row in progress.rows}))
     rows = {row["tenant"]: row for row in progress.rows}
     for name in progress.phase.tenants:
         row: Row = rows.get(name, {"weight": 1, "ready": 0, "delayed": 0, "leased": 0, "done": 0})

@@ -11,7 +11,7 @@ from attrs import asdict, frozen
 from fairq.demo.executions import Execution
 from fairq.demo.phase import Progress
 from fairq.demo.scenario import FAIR, FIFO, QUIET, SHARES, WEIGHTS, Planned
-from fairq.model.fairness import NOTHING, shares, told_apart
+from fairq.model.fairness import NOTHING, shares, split_service
 
 
 @frozen
@@ -75,7 +75,7 @@ def tenant_rows(progress: Mapping[str, Progress]) -> list[dict[str, Any]]:
     tenant waiting: only then do the weights alone decide.
     """
     fair, rows = progress[FAIR], progress[SHARES].backlogged_rows
-    parts = shares(told_apart({row["tenant"]: (row["delivered"], row["entitled"]) for row in rows}))
+    parts = shares(split_service({row["tenant"]: (row["delivered"], row["entitled"]) for row in rows}))
     return [
         {
             "name": name,

@@ -1,4 +1,4 @@
-"""Attempts at tasks: those that run, and how the last ones ended, as operators see them."""
+"""Attempts at tasks, for operators: the running ones, and how the last ones ended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Attempt:
 
     `failed`: the task is tried again, if it has attempts left. `dead`: it is a dead letter. `released`: given back, and
     it does not count. `lost`: its worker did not settle it in time, or its connection broke. `attempt` (0) and `name`
-    (empty) are unknown where the server that saw the end is not the one that gave the task out.
+    (empty) are unknown if another server had given the task out.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What the audit keeps of a change: who made it, from where, when, and what it changed."""
+"""The audit's record of a change: who made it, from where, when, and what it changed."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class BatchState:
 
 @frozen
 class MemberResult:
-    """What a task of a batch has returned, if that is kept: its time may be over, or its tenant's limit had no room."""
+    """The kept result of a task of a batch; missing if its time is over or its tenant's limit had no room."""
 
     id: str
     result: Any = None

@@ -10,7 +10,7 @@ from fairq.errors import BadRequest
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_KNOWN = r"[A-Za-z0-9_-]{1,64}(\+[0-9a-f]{8}-[0-9]{1,16})?\Z"  # behind the plus sign: of which copy (webhooks.copy_id)
+_KNOWN = r"[A-Za-z0-9_-]{1,64}(\+[0-9a-f]{8}-[0-9]{1,16})?\Z"  # after the plus: a copy's webhook (webhooks.copy_id)
 KNOWN_ID_PATTERN = re.compile(_KNOWN)
 COPY_MARK = "+"  # stands in the id of a copy, between its task's and its webhook's
 DERIVED = "from-"  # how ids begin that SDKs give to what handlers enqueue (lua/tasks/records.lua)
@@ -28,7 +28,7 @@ MAX_ERROR_CHARS = 2_048
 MAX_TRACEBACK_BYTES = 8_192
 MAX_CURSOR_CHARS = 300
 DEFAULT_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES = 1 << 20, 16 << 20  # the longest payload: a server's setting, and its maximum
-MAX_INLINE_BYTES = 1 << 16  # of a payload inside a frame; a longer one travels beside it
+MAX_INLINE_BYTES = 1 << 16  # of a payload inside a frame; a longer one follows the frame
 
 
 class Check(Protocol):
@@ -58,7 +58,7 @@ _check_batch = matching(BATCH_ID_PATTERN, f"1 to 40 {_ID_CHARS}")
 
 
 def check_chosen(id: str, field: str = "id") -> str:
-    """Return an id, or a name that ids are made from, unless only workers give such ids. Raises: BadRequest."""
+    """Return an id, or a name that becomes part of ids, unless only workers give such ids. Raises: BadRequest."""
     if f"{id}-".startswith(DERIVED) or COPY_MARK in id:  # these are remembered for longer
         raise BadRequest(
             f"{field} must not be {DERIVED[:-1]!r}, begin with {DERIVED!r} or have {COPY_MARK!r}: "

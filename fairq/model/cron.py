@@ -1,11 +1,11 @@
 """When schedules fire: pure functions of a timing and a moment.
 
 Cron expressions have five fields and are read as Debian's cron reads them (names, ranges, steps; also L, LW and #). An
-expression whose minute or hour begins with `*` follows the clock on the wall, hour by hour: hours that it skips are
-skipped, hours that it repeats are repeated. Any other fires once a day that it names: at a time that the clock skips,
-when the gap ends; at one that it repeats, the first time.
+expression with a minute or hour that begins with `*` follows local time, hour by hour: it does not fire in skipped
+hours, and fires again in repeated ones. Any other expression fires once on each of its days: if the clock skips its
+time, when the gap ends; if the clock repeats it, the first time.
 
-An interval fires on a grid that begins when the schedule is made: how late a fire is does not move the next.
+An interval fires on a grid that begins when the schedule is made: a late fire does not move the next one.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ class DeadPage:
 
 @frozen
 class Sweep:
-    """How far a sweep has come. `gone`: others, or a try without an answer, were faster; `left`: to look at.
+    """The progress of a sweep. `gone`: settled by another call or an earlier try; `left`: to look at.
 
-    `batch_gone`: how many replayed tasks count for no batch, since their batch is no longer known.
+    `batch_gone`: how many replayed tasks belong to no batch any more, because their batch is no longer known.
     """
 
     changed: int

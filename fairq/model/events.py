@@ -16,7 +16,7 @@ MAX_DETAIL_BYTES = 256  # of an event
 
 @frozen
 class Event:
-    """Something that became of a task, or of a batch, which had asked that it be told.
+    """An event of a task or batch that asked for events.
 
     `detail`: of a failed attempt its error, or `lease_lost`; of a dead letter its reason. The counts are those of a
     complete batch: how its tasks ended; `expired`: of the dead ones.

@@ -1,12 +1,12 @@
-"""Who is served fairly, and who asks for far more: pure functions of tenants' states and service.
+"""Whether tenants are served fairly, and which ones ask for far more: pure functions of their states and service.
 
-What a tenant was given in an interval has two parts. *Contested* is what it was given while tenants waited: it is held
-against the tenant's *due*, which is what its weight was worth then. *Free* is the rest: nobody waited for it. A tenant
-that is served at once, or waits at a limit of its own, is due nothing, and what it is given is free.
+A tenant's service in an interval has two parts. *Contested* service was given while other tenants waited. It is
+compared with the tenant's *due*, its entitlement by weight at that time. *Free* service is the rest: no tenant waited
+for it. A tenant that is served at once, or waits at a limit of its own, has no due, and all its service is free.
 
-The store books what each tenant was given in all, and its due (lua/pick/seats.lua). All dues together are the
-contested service. How much of it one tenant had is worked out: its due, or all that it was given if that is less. What
-then lacks was given beyond dues, to each in proportion to its due, and to none more than it was given in all.
+The store books each tenant's service and due (lua/pick/seats.lua). The sum of all dues is the contested service. Each
+tenant's part of it is computed here: its due, or all its service if that is less. The rest was given beyond dues: it is
+divided in proportion to dues, up to each tenant's service.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALONE = 0.999  # of all that tenants were entitled to: no other one had a claim
 
 
 class Service(NamedTuple):
-    """What a tenant was given, its due while that was contested, and what of it was free."""
+    """A tenant's service, its due while service was contested, and the free part of its service."""
 
     delivered: float = 0.0
     due: float = 0.0
@@ -36,9 +36,9 @@ class Service(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The same as parts of all that was given, None if nothing was; `due` and `contested` are None without a contest.
+    """The same as parts of all service, None without any; `due` and `contested` are None without a contest.
 
-    There is no contest when only one tenant was due anything, as when no other had tasks that could start.
+    There is no contest if only one tenant has a due: no other one had tasks that could start.
     """
 
     delivered: float | None = None
@@ -59,8 +59,8 @@ class Share(NamedTuple):
 NOTHING = Share()
 
 
-def told_apart(booked: Mapping[str, tuple[float, float]]) -> dict[str, Service]:
-    """Tell contested from free service, by what each tenant was given in an interval, and its due."""
+def split_service(booked: Mapping[str, tuple[float, float]]) -> dict[str, Service]:
+    """Divide service into contested and free, from each tenant's service in an interval and its due."""
     due = sum(claim for _, claim in booked.values())
     if max((claim for name, (_, claim) in booked.items() if name != OTHERS), default=0.0) >= _ALONE * due:
         return {name: Service(given, 0.0, given) for name, (given, _) in booked.items()}
@@ -85,14 +85,15 @@ def added(services: Iterable[Service]) -> Service:
 
 
 def shares(services: Mapping[str, Service]) -> dict[str, Share]:
-    """Return what parts of all that was given tenants were given."""
-    told = {name: Service(*(max(0.0, part) for part in each)) for name, each in services.items()}  # less: a lost lease
-    given, due, _ = added(told.values())
+    """Return each tenant's service as parts of all service."""
+    # A lost lease may have made a part negative.
+    positive = {name: Service(*(max(0.0, part) for part in each)) for name, each in services.items()}
+    given, due, _ = added(positive.values())
     if given <= 0:
-        return dict.fromkeys(told, NOTHING)
+        return dict.fromkeys(positive, NOTHING)
     return {
         name: Share(each.delivered / given, each.due / given if due > 0 else None, each.free / given)
-        for name, each in told.items()
+        for name, each in positive.items()
     }
 
 

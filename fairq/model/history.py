@@ -1,4 +1,4 @@
-"""What happened in a queue over time: counts, waiting times and shares, by intervals."""
+"""The history of a queue: counts, waiting times and shares, by intervals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def middle_of(bucket: int) -> float:
 
 
 def percentile_of(waits: Mapping[int, int], percent: int) -> int | None:
-    """Return the middle of the bucket below whose end `percent` % of the waiting times (ms) lie; None without any."""
+    """Return a percentile of waiting times (ms): the middle of its bucket; None without any."""
     rank = -(-sum(waits.values()) * percent // 100)
     for bucket in sorted(waits):
         rank -= waits[bucket]
@@ -35,7 +35,7 @@ def percentile_of(waits: Mapping[int, int], percent: int) -> int | None:
 
 
 class Row(NamedTuple):
-    """What one tenant (or all others) did in an interval; service is in ms of worker time or tasks."""
+    """The counts of one tenant (or all others) in an interval; service is in ms of worker time or tasks."""
 
     tenant: str
     enqueued: int
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """What happened in an interval: its number, the queue's counts, and the rows of tenants."""
+    """One interval: its number, the queue's counts, and the rows of tenants."""
 
     number: int
     enqueued: int
@@ -99,9 +99,9 @@ class QueueSeries:
 class TenantTotals:
     """A tenant's sums over a period, in seconds of worker time, or tasks.
 
-    `free` is the part of `delivered` for which nobody waited. The rest was contested: it is held against `entitled`,
-    what the tenant was due meanwhile. The parts (0 to 1) are of all that was given; None: nobody got anything, or there
-    was no contest, and nothing to be entitled to.
+    `free` is the part of `delivered` that no tenant waited for. The rest was contested: it is compared with `entitled`,
+    the tenant's due meanwhile. The parts (0 to 1) are of all service; None: there was no service, or no contest, and so
+    no entitlement.
     """
 
     enqueued: int = 0

@@ -31,13 +31,13 @@ BOUNDS: dict[str, str] = {  # what each bounds, for people
 
 @frozen
 class Limits:
-    """What bounds a tenant; 0 is no limit, None (of a tenant's own) the one for all.
+    """The limits of a tenant; 0: no limit, None (of a tenant's own): the default for all tenants.
 
-    At once at most `max_running` of its tasks run, and `guaranteed` of them are served before others' (for one tenant
-    only). `rate` is starts a second, of which `burst` may come at once (0: as many as in a second). `queued` bounds
-    the tasks that wait, `delayed` those that wait for their start, `stored_bytes` what all that it keeps takes in the
-    store at most (tasks, also running ones and dead letters; results, dedupe keys, batches, schedules, events), `dead`
-    its dead letters: of more, the oldest go. Where nothing is set for all, that is 10,000,000 tasks and 1 GiB.
+    At most `max_running` of its tasks run at once, and `guaranteed` of them are served before others' (for one tenant
+    only). `rate` is starts a second; `burst` of them may come at once (0: as many as in a second). `queued` bounds the
+    waiting tasks, `delayed` those that wait for their start. `stored_bytes` bounds its memory in the store (tasks, also
+    running ones and dead letters; results, dedupe keys, batches, schedules, events). `dead` bounds its dead letters:
+    beyond it, the oldest are deleted. Unless set for all tenants, the limits are 10,000,000 tasks and 1 GiB.
     """
 
     max_running: int | None = None

@@ -1,11 +1,11 @@
 """When a tenant or a queue is open by the clock: pure functions of a text and a moment.
 
 The text has spans, divided by commas, then a time zone: `mon-fri 12:00-15:00, sat,sun 22:00-06:00 Europe/Copenhagen`.
-It is open while the clock on the wall shows a time inside a span: what begins or ends at a time that the clock skips
-does so when the gap ends, and a time that the clock repeats is inside, or outside, both times.
+It is open while the local time is inside a span. A span that begins or ends at a time that the clock skips does so when
+the gap ends. A time that the clock repeats is inside, or outside, both times.
 
-A span that passes midnight belongs to the day on which it opens. Without days it is one of every day; so that nobody
-means weekdays and gets Sundays too, either all spans name days or none does. Without a zone it is UTC.
+A span that passes midnight belongs to the day on which it opens. Without days it applies to every day. Either all spans
+name days or none does, so that a span for weekdays is not opened on Sundays by mistake. The default zone is UTC.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What operators can read besides the state of queues and tenants."""
+"""Replies to operators, apart from the states of queues and tenants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Takers = Literal["", "some", "none", "unknown"]
 
 @frozen(kw_only=True)
 class QueueRow(QueueState):
-    """A queue in the list of all: its state, and who works for it.
+    """A queue in the list of all queues: its state, and its workers.
 
     `workers`: attached to any server. `slots`: theirs; of these `kept` for tenants that have nothing running, and
     `idle`; `shared`: those of workers with several queues, which are `shared_by` so many queues. `takers`: whether
@@ -57,7 +57,7 @@ class HeldLimits:
 
 @frozen
 class Deletion:
-    """How far the deletion of a queue is: `ok`, `more` or `gone`; and what it held when it began."""
+    """The progress of a queue's deletion: `ok`, `more` or `gone`; and the queue's contents when it began."""
 
     outcome: str
     contents: dict[str, int] = field(factory=dict)
@@ -65,7 +65,7 @@ class Deletion:
 
 @frozen
 class TokenRow:
-    """A token as operators see it. `used_at_ms`: when it was last used, to a minute; 0: never, as is known."""
+    """A token as operators see it. `used_at_ms`: when it was last used, to a minute; 0: never, as far as known."""
 
     id: str
     role: str

@@ -1,6 +1,6 @@
-"""What a caller may say of a task beside its payload, and of dead letters: type and meaning of each option.
+"""The options of tasks, limits, settings and filters: type and meaning of each.
 
-Nothing is imported here that takes long: the SDK reads the tables to list the options of its methods.
+The imports here are cheap: the SDK reads the tables to list the options of its methods.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ class TaskOptions(TypedDict, total=False):
         Seconds | None, "how long the key is held in any case, in seconds or as a timedelta (until it has ended)"
     ]
     replace: Annotated[bool | None, "the waiting task that has the key is cancelled, and this one has the key (False)"]
-    result_ttl: Annotated[
-        Seconds | None, "how long what its handler returns is kept, in seconds or as a timedelta (not at all)"
-    ]
+    result_ttl: Annotated[Seconds | None, "how long its result is kept, in seconds or as a timedelta (not kept)"]
     retry_base: Annotated[
         Seconds | None,
         "the longest wait before its second attempt, in seconds or as a timedelta; it doubles for each one after that"
@@ -46,11 +44,11 @@ class TaskOptions(TypedDict, total=False):
         Seconds | None,
         "and the longest wait before any attempt, in seconds or as a timedelta (as the queue is configured)",
     ]
-    events: Annotated[bool, "what becomes of it is told in its tenant's feed, `Client.events` (False)"]
+    events: Annotated[bool, "add events about it to its tenant's feed, `Client.events` (False)"]
     batch: Annotated[str | None, "the id of an open batch of this queue (none)"]
     group: Annotated[str | None, "a name; groups of one tenant and priority take turns (that of its batch, if any)"]
 
-    name: Annotated[str | None, "what kind of task it is, which its worker is told (none; of a schedule: its name)"]
+    name: Annotated[str | None, "what kind of task it is, which the worker can read (none; of a schedule: its name)"]
 
 
 class LimitOptions(TypedDict, total=False):
@@ -87,7 +85,7 @@ class SettingOptions(TypedDict, total=False):
 class DeadLetterFilter(TypedDict, total=False):
     """Which dead letters: those that all of these hold for; None is as good as absent."""
 
-    tenant: Annotated[str | None, "for operators: whose (all)"]
+    tenant: Annotated[str | None, "for operators: the tenant (all)"]
     reason: Annotated[str | None, "exhausted, rejected, expired or lease_lost (any)"]
     error: Annotated[str | None, "text that the error contains (any)"]
     older_than: Annotated[Seconds | None, "how long they have been dead at least, in seconds or as a timedelta (0)"]

@@ -1,4 +1,4 @@
-"""Converts options from what callers give (seconds, datetimes) to what the wire has (ms), checked and packed."""
+"""Checks the options that callers give (seconds, datetimes), and converts them to those of the wire (ms)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _at_ms(moment: datetime | float, field: str, rule: Rule = MOMENT) -> int:
 
 
 def pack_start(delay: Seconds | None, start_at: datetime | float | None) -> tuple[int, int]:
-    """Read a start: delay_ms and start_at_ms, of which at most one may be given. Raises: BadRequest."""
+    """Read a start: delay_ms and start_at_ms; at most one may be given. Raises: BadRequest."""
     if delay is not None and start_at is not None:
         raise BadRequest("give delay or start_at, not both", field="start_at")
     return (
@@ -94,7 +94,7 @@ def hash_payload(payload: bytes) -> str:
 def _option(field: str, given: Mapping[str, Any], default: Any) -> Any:
     """Return the value of NewTask's field, from the option of the same name without `_ms`.
 
-    A time that may be None is not 0: a deadline that is over when the caller computes it is not the same as none.
+    Where None is allowed it is not the same as 0: a deadline may be over when the caller computes it.
     """
     name = field.removesuffix("_ms")
     if name == field or name not in given:
@@ -105,7 +105,7 @@ def _option(field: str, given: Mapping[str, Any], default: Any) -> Any:
 
 
 def check_in_time(outcomes: Sequence[str]) -> None:
-    """Refuse tasks that the store did not take because they came too late. Raises: BadRequest."""
+    """Refuse tasks that the store did not accept because they had expired. Raises: BadRequest."""
     if "expired" in outcomes:
         raise BadRequest(
             "not enqueued: the task would expire before it may start; expires_after_start counts from the start",
@@ -124,7 +124,7 @@ def interval_ms(every: Seconds | None) -> int:
 
 
 def scheduled_options(options: TaskOptions) -> dict[str, Any]:
-    """Check what the tasks of a schedule ask for; returns fields of its frame. Raises: BadRequest; TypeError."""
+    """Check the options of a schedule's tasks; returns fields of its frame. Raises: BadRequest; TypeError."""
     for name in ("delay", "start_at", "expires_at", "batch", "replace"):
         if options.get(name) is not None:
             raise BadRequest(f"the tasks of a schedule have no {name}", field=name)

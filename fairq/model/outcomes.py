@@ -1,8 +1,8 @@
-"""What became of a task that was enqueued, as one text.
+"""The outcome of enqueueing a task, as one text.
 
-It is `ok`, `replaced`, `expired`, `refused` or `duplicate`. Behind `duplicate` comes, after a space, the id of the task
-that holds the dedupe key, if that is why; and, after a line feed, which no id has, the state of the task that it is a
-duplicate of. Frames have the states apart, since older clients take all behind the space for the id.
+It is `ok`, `replaced`, `expired`, `refused` or `duplicate`. `duplicate` may be followed by a space and the id of the
+task that holds the dedupe key, and by a line feed (no id contains one) and the state of that other task. Frames carry
+the states apart, since older clients take everything behind the space for the id.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Sent(NamedTuple):
-    """What became of a task; of a duplicate, the id of the task with its dedupe key, and the other task's state."""
+    """The outcome of a task; for a duplicate, the id of the task with its dedupe key, and the other task's state."""
 
     word: str
     holder: str = ""
@@ -21,8 +21,8 @@ class Sent(NamedTuple):
 
 def read_sent(outcome: str) -> Sent:
     """Read an outcome."""
-    told, _, state = outcome.partition("\n")
-    word, _, holder = told.partition(" ")
+    first, _, state = outcome.partition("\n")
+    word, _, holder = first.partition(" ")
     return Sent(word, holder, state)
 
 

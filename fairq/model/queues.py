@@ -16,7 +16,7 @@ SHARES = ("time", "count")
 
 @frozen
 class Tick:
-    """What one tick did, and when (in the store's ms) the next will find work; -1 when nothing waits.
+    """The counts of one tick, and when (in the store's ms) the next will find work; -1 when nothing waits.
 
     `fires`: how many schedules are due. `ahead_ms`: by how much the store's clock is ahead of this process's.
     """
@@ -39,7 +39,7 @@ def _whole(default: int, minimum: int, maximum: int) -> Any:
 
 @frozen
 class QueueSettings:
-    """What operators may change of a queue: each with default, minimum and maximum; wire/VERBS.md has the meanings."""
+    """The settings of a queue, each with default, minimum and maximum; wire/VERBS.md has the meanings."""
 
     share: str = "time"
     lease_ms: int = _whole(30_000, 100, 86_400_000)
@@ -57,12 +57,12 @@ class QueueSettings:
 
 
 def longest_wait_ms(base_ms: int, cap_ms: int, attempts: int) -> int:
-    """Return how long a task waits at most after so many attempts that count: twice as long after each, to the cap."""
+    """Return the longest wait after so many attempts that count: it doubles with each, up to the cap."""
     return min(cap_ms, base_ms << min(attempts - 1, 40))
 
 
 def longest_retries_ms(settings: QueueSettings) -> int:
-    """Return how long the waits between all attempts of a task are together at most; on average they are half."""
+    """Return the longest sum of the waits between all attempts of a task; on average it is half of that."""
     base, cap = settings.retry_base_ms, settings.retry_cap_ms
     return sum(longest_wait_ms(base, cap, n) for n in range(1, max(settings.max_attempts, 1)))
 
@@ -93,14 +93,14 @@ def stored_setting(name: str, value: Any) -> int:
 
 
 def settings_from(stored: Mapping[str, int]) -> QueueSettings:
-    """Return settings that the store has; what is more is left out."""
+    """Return settings that the store has; unknown ones are left out."""
     values: dict[str, Any] = {each.name: stored[each.name] for each in fields(QueueSettings)}
     return QueueSettings(**values | {"share": SHARES[values["share"]], "queue_weight": values["queue_weight"] / 1000})
 
 
 @frozen
 class Repair:
-    """How far a repair is: `more`, `done` or `gone` (another call has ended it); its step, what has its place again."""
+    """The progress of a repair: `more`, `done` or `gone` (another call has ended it); its step and counts."""
 
     outcome: str
     number: int

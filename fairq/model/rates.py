@@ -6,7 +6,7 @@ import math
 
 from attrs import define, field
 
-MAX_KNOWN = 10_000  # names whose rates are remembered
+MAX_KNOWN = 10_000  # names that are remembered
 
 
 @define(eq=False)
@@ -56,7 +56,7 @@ class Rates:
         return self._known.setdefault(name, Rate(self.per_second, self.most))
 
     def forget_whole(self, now: float) -> None:
-        """Forget the rates of which nothing was taken lately."""
+        """Forget the rates that were not used lately."""
         self._known = {name: rate for name, rate in self._known.items() if not rate.is_whole(now)}
 
     def spent(self, now: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Schedules: when tasks are enqueued again and again."""
+"""Schedules: tasks that are enqueued at set times."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Timing(NamedTuple):
 class ScheduleState(ScheduledOptions):
     """A schedule of a tenant; `next_at_ms` counts unless it is paused.
 
-    `app`: what declares it in its code. The options of its tasks (`task_name`: unless they are named as it is), and
-    their payload, are told of one that is asked for by name.
+    `app`: the app that declares it in its code. The options of its tasks (`task_name`: unless it is the schedule's
+    name), and their payload, are present only if the schedule was asked for by name.
     """
 
     tenant: str

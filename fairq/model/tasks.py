@@ -35,7 +35,7 @@ MAX_KEY_BYTES = 255  # of a dedupe key
 MAX_NAME_BYTES = 128  # of a task, or a group
 TRACE_PATTERN = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
 _FIRST_LEASE_MS, _LEASES_PER_MS = 1_735_689_600_000, 32
-SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for: the store takes that much longer
+SPECIAL_PLACES = 3  # of these, for a task with rare options: the store takes that much longer
 MAX_RESULT_BYTES = 1 << 18
 MAX_PROGRESS_CHARS = 200
 NO_ROOM = "stored_bytes"  # the limit for which a result was dropped
@@ -105,17 +105,17 @@ _SPECIAL = "special"  # a task that asks for it takes SPECIAL_PLACES
 
 
 class NewTask(NamedTuple):
-    """A task to enqueue, and the table of all that can be asked of one. Times in ms; None, 0 and empty texts mean none.
+    """A task to enqueue, and the table of all options. Times in ms; None, 0 and empty texts mean none.
 
     The wire has these fields by these names; the SDK's options are named without `_ms`, and in seconds; the store packs
     them as OPTIONS (lua/base/formats.lua). Each is annotated with what checks it.
 
-    - `payload` is JSON text; the worker is told `name`, the kind of task, and `trace`, the span that enqueued it.
+    - `payload` is JSON text; the worker gets `name`, the kind of task, and `trace`, the span that enqueued it.
     - Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or `expires_at_ms`, likewise,
       or `expires_after_start_ms` after the start.
     - While another task of the tenant holds `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate.
       With `replace` that task is cancelled, if it waits in no batch, and this one has the key.
-    - The result is kept for `result_ttl_ms`; with `events` the tenant's feed tells what becomes of the task.
+    - The result is kept for `result_ttl_ms`; with `events` the tenant's feed has events about the task.
     - `batch` is the id of an open batch, and its group unless `group` names another; a tenant's groups take turns.
     """
 
@@ -166,8 +166,8 @@ class NewTask(NamedTuple):
             raise BadRequest(_TOO_SOON, field="expires_in_ms")
 
 
-OPTIONS: dict[str, Any] = NewTask._field_defaults  # what can be asked of a task, and the defaults
-NO_OPTIONS = tuple(OPTIONS.values())  # `task[2:]` of a task that asks for nothing
+OPTIONS: dict[str, Any] = NewTask._field_defaults  # the options of a task, and their defaults
+NO_OPTIONS = tuple(OPTIONS.values())  # `task[2:]` of a task without options
 SPECIAL_OPTIONS = tuple(
     name
     for name, hint in get_type_hints(NewTask, include_extras=True).items()
@@ -175,9 +175,9 @@ SPECIAL_OPTIONS = tuple(
 )
 
 
-@frozen(kw_only=True, slots=False)  # it is a base beside others
+@frozen(kw_only=True, slots=False)  # a base class among several
 class ScheduledOptions:
-    """What can be asked of the tasks of a schedule, as in NewTask; each fire decides the rest."""
+    """The options of a schedule's tasks, as in NewTask; each fire sets the rest."""
 
     expires_in_ms: Annotated[int | None, SPAN] = None
     expires_after_start_ms: Annotated[int | None, SPAN] = None
@@ -196,8 +196,8 @@ class Lease(NamedTuple):
     """A worker's right to a task; `payload` is JSON text as bytes.
 
     `(id, lease)` is the fence: the queue gives no other lease of the task this number, also if the id is used again.
-    `attempt` counts how often the task was leased; a failure of attempt `max_attempts` is final (0: of none). Of the
-    attempts before, `uncounted_attempts` did not count.
+    `attempt` counts how often the task was leased; a failure of attempt `max_attempts` is final (0: no limit). Of the
+    earlier attempts, `uncounted_attempts` did not count.
     """
 
     id: str
@@ -238,7 +238,7 @@ def check_links(links: Sequence[Link]) -> None:
 
 
 class Taken(NamedTuple):
-    """What became of a lease that another connection takes over: how often it was, and how long it lasts from now."""
+    """The outcome for a lease that another connection takes over: how often it was taken, how long it still lasts."""
 
     outcome: str
     times: int
@@ -246,13 +246,13 @@ class Taken(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What becomes of one lease, which has this number.
+    """The end or extension of the lease with this number.
 
     `delay_ms`: of nack (None: backoff) and release (None: at once); `error`: of these and of reject.
 
     `result` and `links` belong to ack: JSON text, kept if the task asked for it; and tasks that are enqueued with it.
 
-    `traceback` belongs to nack and reject, and is kept with the dead letter if the task is dead by it.
+    `traceback` belongs to nack and reject, and is kept with the dead letter if the task dies.
     """
 
     action: Annotated[Action, ACTION]
@@ -267,10 +267,10 @@ class Settlement(NamedTuple):
 
 @frozen
 class TaskState:
-    """What the store knows of one task; by state, `at_ms` is since when it is ready, its start, deadline or death.
+    """The state of one task; depending on it, `at_ms` is since when it is ready, its start, deadline or death.
 
-    `attempt` counts its leases so far, `lost_leases` those whose worker's process died; of a task that is done or
-    cancelled they are not known any more.
+    `attempt` counts its leases so far, `lost_leases` those that were lost with their worker's process. Both are unknown
+    after the task is done or cancelled.
     """
 
     id: str

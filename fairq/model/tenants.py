@@ -22,7 +22,7 @@ class TenantState:
     """A tenant's place in one queue.
 
     `delivered` and `entitled` are seconds of worker time, or tasks when the queue's share is `count`. It is closed
-    while the clock is outside its opening hours, and rate-limited while it has had what its rate allows.
+    outside its opening hours, and rate-limited while its rate allows no more starts.
     """
 
     tenant: str

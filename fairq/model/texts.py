@@ -29,7 +29,7 @@ def say_span(ms: int) -> str:
 
 
 def say_sharing(row: Mapping[str, Any]) -> str:
-    """Say how many queues share a queue's slots, so that nobody adds them up; empty if it has them alone."""
+    """Say how many queues share a queue's slots, so that they are not added up; empty if it has them alone."""
     many = f"{row['shared']:,} " if row["shared"] < row["slots"] else ""
     return f"{many}shared by {row['shared_by']:,} queues" if row["shared"] else ""
 

@@ -1,6 +1,6 @@
-"""Versions of what operators set: digests of the values, as lua/base/versions.lua makes them.
+"""Versions of settings: digests of the values, as lua/base/versions.lua makes them.
 
-An operator that sends along the version that it has read changes nothing that another has changed since.
+A change that names the version it is based on cannot overwrite another operator's change.
 """
 
 from __future__ import annotations

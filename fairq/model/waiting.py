@@ -1,9 +1,9 @@
 """Why a task waits, and when it may start: pure functions of what is known at one moment.
 
-A task waits for all of its causes to end; the first one told is the one to look at first:
+A task waits until all of its causes end. The first cause is the one to look at first:
 
-1. `queue_repairing`: nothing is given until that is done; `queue_paused`, `tenant_paused`: an operator holds it back.
-   No clock ends these.
+1. `queue_repairing`: no task starts until the repair is done; `queue_paused`, `tenant_paused`: paused by an operator.
+   None of these ends by time.
 2. `queue_closed`, `tenant_closed`: outside its opening hours.
 3. `start`, `retry`: its own start, or that of its next attempt, has not come.
 4. `no_worker`: none is attached that takes tasks of the queue.
@@ -12,8 +12,8 @@ A task waits for all of its causes to end; the first one told is the one to look
 7. `reserve`: the slots that are left are kept for tenants that have nothing running.
 8. `share`: other tenants' tasks have the slots.
 
-When it may start is an estimate: its tenant goes on at the slowest of its paces, which are its share of the slots (or
-what it is guaranteed), its max_running, its batch's (each divided by how long its tasks take) and its rate.
+The start time is an estimate: its tenant proceeds at the slowest of its paces, which are its share of the slots (or its
+guarantee), its max_running, its batch's (each divided by the duration of its tasks) and its rate.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class BlockedInterval(NamedTuple):
 
 @frozen
 class Part:
-    """What one cause had of the waiting time of a tenant's tasks: its part of all, and how much it took of one."""
+    """One cause of the waiting time of a tenant's tasks: its part of the total, and its time per task."""
 
     cause: WaitCause
     part: float
@@ -76,7 +76,7 @@ class Part:
 
 @frozen
 class Report:
-    """How long a tenant's tasks waited that servers saw start in the last minutes, for what, and the tenant's share.
+    """How long a tenant's tasks that started in the last minutes had waited, for what, and the tenant's share.
 
     `delivered`, of that `free`, and `entitled` (seconds of worker time, or tasks; as in TenantTotals) are those of the
     last `share_over_ms`; 0: not known.
@@ -97,7 +97,7 @@ class Report:
 
 @frozen
 class Facts:
-    """What the store knows of a waiting task (lua/inspect/why.lua). Weights in thousandths, times in ms; 0 is none."""
+    """The store's facts about a waiting task (lua/inspect/why.lua). Weights in thousandths, times in ms; 0 is none."""
 
     ahead: float
     is_exact: float
@@ -148,7 +148,7 @@ class Facts:
 
 @frozen
 class Waiting:
-    """A task, what the store knows of it, and the workers that could take it."""
+    """A task, the store's facts about it, and the workers that could take it."""
 
     now_ms: int
     state: str
@@ -162,9 +162,9 @@ class Why:
     """Why a task waits: its causes, the first to look at first; none if it does not, or is about to start.
 
     `ahead`: how many tasks of its tenant (pending: of its batch) come before it, at least, unless that is exact;
-    where groups take turns, `group_ahead` of its own group (not told of tasks without one), one of `groups`.
-    `until_ms`: before when a clock does not let it start. `starts_at_ms`: when it may start, if all goes on as it does;
-    None where nothing can be said. `share`: its tenant's part of the queue's slots, once it is let in. `kept`: slots,
+    where groups take turns, `group_ahead` of its own group (None for tasks without one), one of `groups`.
+    `until_ms`: the earliest start by the clock. `starts_at_ms`: when it may start, if all goes on as it does; None if
+    that cannot be estimated. `share`: its tenant's part of the queue's slots, once it is let in. `kept`: slots,
     of `kept_of` in all, that are kept for tenants with nothing running, where all others are in use. `served`: queues
     that workers take tasks of, where none takes this one's. `lost_leases`: how often its worker's process died;
     `max_lost_leases`: how often it may, before the task is dead (0: no limit). `was_lost`: its last lease was lost.

@@ -15,7 +15,7 @@ from fairq.model.rules import many, matching
 
 MAX_WEBHOOKS, MAX_FAN_OUTS = 64, 15  # of a queue; the latter: with fan-out (lua/features/webhooks.lua)
 MAX_URL_CHARS = 1_000
-MAX_SECRETS = 4  # of a webhook: two while one takes the other's place
+MAX_SECRETS = 4  # of a webhook: two while one replaces the other
 URL = matching(
     re.compile(rf"https?://[!-~]{{1,{MAX_URL_CHARS - 8}}}\Z"),  # its parts are the worker's business
     f"an https:// URL of at most {MAX_URL_CHARS} characters",
@@ -30,7 +30,7 @@ SECRET_PREFIX, _SECRET_BYTES = "whsec_", range(24, 65)
 class Webhook:
     """A URL that tasks of one name (empty: of any) are posted to; with fan-out, a copy of each.
 
-    `secrets` sign what is posted, the newest first; none: the worker's do. They are told to workers only;
+    `secrets` sign the requests, the newest first; without any, the worker's secrets do. Only workers can read them;
     `secret_count` says how many there are.
     """
 
@@ -87,7 +87,7 @@ def choose(webhooks: Iterable[Webhook], name: str, id: str) -> Webhook | None:
 
 
 def secret_in(text: str) -> bytes:
-    """Return the secret that a text is: base64 of 24 to 64 bytes, with `whsec_` or without; empty if it is none."""
+    """Return the secret in a text: base64 of 24 to 64 bytes, with `whsec_` or without; empty if it is invalid."""
     try:
         secret = b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
     except ValueError:

@@ -57,7 +57,7 @@ def say_causes(why: Why) -> str:
 def _say_cause(cause: Cause, why: Why) -> str:
     at_least = "" if why.is_ahead_exact else "at least "
     whom = "the queue" if cause.startswith("queue") else "its tenant"
-    whose = "its batch" if why.state == "pending" else "its tenant"
+    among = "its batch" if why.state == "pending" else "its tenant"
     until = f" until {_moment(why.until_ms, why.now_ms)}" if why.until_ms else ""
     match cause:
         case "queue_repairing":
@@ -88,7 +88,7 @@ def _say_cause(cause: Cause, why: Why) -> str:
             turns = (
                 f"; {why.group_ahead:,} of its own group, one of {why.groups:,} that take turns" if why.groups else ""
             )
-            return f"{at_least}{many} of {whose} come{'s' * (why.ahead == 1)} before it{turns}"
+            return f"{at_least}{many} of {among} come{'s' * (why.ahead == 1)} before it{turns}"
         case "backlog":
             return f"its tenant's own tasks use all {round(why.slots, 1):g} slots"
         case "reserve":

@@ -17,7 +17,7 @@ class LeaseKey(NamedTuple):
 
 @frozen
 class WorkerState:
-    """A worker that is attached to a server; or one whose connection has ended, since nothing came from it.
+    """A worker that is attached to a server, or whose connection was closed because nothing came from it.
 
     `silent_ms`: for how long nothing has come from it, if that is too long; `lost`: its leases that have run out.
     """
@@ -35,7 +35,7 @@ class WorkerState:
 
 @frozen
 class SilentWorker:
-    """A worker from which nothing has come for too long: the tasks that it holds, and those whose leases ran out."""
+    """A worker from which nothing has come for too long: the tasks that it holds, and those it lost."""
 
     worker: str
     silent_ms: int

@@ -1,4 +1,4 @@
-"""Time zones: their names, and when the clock on the wall changes."""
+"""Time zones: their names, and when their local time changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def zones() -> frozenset[str]:
 
 
 def offset(zone: ZoneInfo, moment: datetime) -> timedelta:
-    """Return how far the clock on the wall is ahead of UTC."""
+    """Return how far local time is ahead of UTC."""
     ahead = moment.astimezone(zone).utcoffset()
     assert ahead is not None
     return ahead

@@ -14,7 +14,7 @@ from attrs import define, field
 from fairq.model.batches import BatchState
 from fairq.model.checks import bare_id, full_id, owner_of
 from fairq.model.events import Event, EventPage
-from fairq.model.queue.feeds import Told
+from fairq.model.queue import feeds
 from fairq.model.queue.limits import UNSET
 from fairq.model.queue.model import Model
 from fairq.model.queue.tasks import Run, Task
@@ -203,8 +203,8 @@ class MemoryQueue:
 
     def events(self, tenant: str, after: int, count: int) -> EventPage:
         """Read events after one of them. Raises: TooOld, BadRequest."""
-        oldest, newest, told = self.model.feeds.read(tenant, after, count)
-        page = EventPage(oldest, newest, [_event(each) for each in told])
+        oldest, newest, found = self.model.feeds.read(tenant, after, count)
+        page = EventPage(oldest, newest, [_event(each) for each in found])
         page.check(after)
         return page
 
@@ -229,8 +229,8 @@ def _accepted(outcomes: list[str]) -> list[str]:
     return outcomes
 
 
-def _event(told: Told) -> Event:
-    id, event, of, at, attempt, detail = told
+def _event(found: feeds.Event) -> Event:
+    id, event, of, at, attempt, detail = found
     if event != "batch_completed":
         return Event(id, event, int(at), bare_id(of), attempt=attempt, detail=detail)  # type: ignore[arg-type]
     done, dead, cancelled, expired = map(int, detail.split())

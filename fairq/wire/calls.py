@@ -10,7 +10,7 @@ from attrs import define
 from fairq.errors import BadFrame, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
 from fairq.wire.pauses import Key
 
-REFUSED = "refused"  # the outcome of a task whose tenant was refused; the reply's `refusals` say why
+REFUSED = "refused"  # the outcome of a task if its tenant was refused; the reply's `refusals` say why
 FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
 
 
@@ -35,7 +35,7 @@ class Call:
             self.wake()
 
     def leave(self) -> None:
-        """Note that its caller has gone; it may still be carried out."""
+        """Abandon the call: its caller has gone; it may still be carried out."""
 
     def refused(self, error: FairqError) -> None:
         """Note that a frame of the call was refused for now; it will be sent again."""
@@ -61,11 +61,11 @@ class Call:
 class Exchange:
     """One frame under way, and how its answer is handled."""
 
-    has_window = False  # only so many of its type may be under way, and one that was refused goes apart
+    has_window = False  # a limited number of its type may be under way, and one that was refused is sent apart
 
     @property
     def is_due(self) -> bool:
-        """True if the server does not wait for something before it answers."""
+        """True if the server answers at once."""
         return True
 
     @property
@@ -76,7 +76,7 @@ class Exchange:
     def answered(self, body: dict[str, Any], now: float) -> None:
         """Handle the reply. Raises: BadFrame, before anything is changed, if it does not fit the request."""
 
-    def told(self, tasks: Sequence[Mapping[str, Any]]) -> None:
+    def partly_answered(self, tasks: Sequence[Mapping[str, Any]]) -> None:
         """Handle part of the answer. Raises: BadFrame if the request has none."""
         raise BadFrame("invalid frame from the server: `ended` does not answer this request")
 

@@ -1,8 +1,8 @@
 """The client's end of a connection, across reconnects: calls, their deadlines, and resending.
 
 Every call is idempotent on ids that its caller chose, so a call without an answer is sent again on the next
-connection. One frame of each queue that was refused goes apart, MAX_APART in all: a store that is away takes seconds to
-say so.
+connection. After a refusal, one frame of the queue is sent outside the window, MAX_APART in all: a server needs seconds
+to notice that its store is away.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from fairq.wire.waits import Wait, Waits
 
 MAX_APART = 32
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
-SWEEP_CALLS = 100  # and as many as wait: after so many new calls what done ones have left is dropped
-_Place = type[Exchange] | Key | None  # what a frame under way counts as; None: as one apart
+SWEEP_CALLS = 100  # after this many new calls, plus as many as wait, the rest of done calls is dropped
+_Place = type[Exchange] | Key | None  # the window in which a frame under way counts; None: apart
 _OF_SERVER = frozenset({Draining.code, TooMany.code})  # refusals that concern every queue
 
 
@@ -103,7 +103,7 @@ class ClientSession(Session):
     pauses: Pauses = field(init=False)  # of some frames
     under_way: dict[_Place, int] = field(factory=dict, init=False)  # how many frames; none: no entry
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
-    _calls_to_sweep: int = field(default=SWEEP_CALLS, init=False)  # how many more, until what is done is dropped
+    _calls_to_sweep: int = field(default=SWEEP_CALLS, init=False)  # new calls until done ones are dropped
     _number: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False)
     _failures: int = field(default=0, init=False)
     _opened_at: float = field(default=0.0, init=False)
@@ -153,7 +153,7 @@ class ClientSession(Session):
 
     @property
     def is_given_tasks(self) -> bool:
-        """True if the server may send something unasked."""
+        """True if the server may send frames that are not answers."""
         return False
 
     @property
@@ -170,7 +170,7 @@ class ClientSession(Session):
         return RECONNECT_CAP_S
 
     def back_off(self, error: FairqError, now: float, key: Key | None = None) -> None:
-        """Delay new frames: those of `key`, whose queue cannot be served now; all, if the server itself cannot."""
+        """Delay new frames: those of `key` if its queue cannot be served now; all frames if the server cannot."""
         if key is None or error.code in _OF_SERVER:
             self._refusals += 1
             self._resume_at = now + self.pause_s(self._refusals, error.retry_in_ms)
@@ -182,12 +182,12 @@ class ClientSession(Session):
         return self.pauses.until(key) is not None
 
     def pause_s(self, refusals: int, retry_in_ms: int | None) -> float:
-        """Return how long to wait after so many refusals in a row, of which the last named a time (ms)."""
+        """Return how long to wait after so many refusals in a row; `retry_in_ms` is the last one's."""
         asked_s = min((retry_in_ms or 0) / 1000, RECONNECT_CAP_S)
         return max(0.05 * 2.0 ** min(refusals, 5), 2 * asked_s) * (0.5 + self.jitter() / 2)
 
     def put_off(self, exchange: _RequestExchange, until: float) -> None:
-        """Send a request later, and others meanwhile: its queue, or one tenant of a producer, has to wait."""
+        """Send a request later, and others first: its queue, or one tenant of a producer, has to wait."""
         heapq.heappush(self._later, (until, exchange.number, exchange))
 
     def close(self) -> None:
@@ -234,7 +234,7 @@ class ClientSession(Session):
         return call
 
     def _sweep(self) -> None:
-        """Drop done calls and what they would have sent: while no server can be reached, nothing else does."""
+        """Drop done calls and their unsent tasks: while no server can be reached, nothing else does."""
         self._calls = [each for each in self._calls if not each[2].is_done]
         heapq.heapify(self._calls)
         self._later = [each for each in self._later if not each[2].call.is_done]
@@ -256,7 +256,7 @@ class ClientSession(Session):
                     self.pauses.served(exchange.key)
                 self._forget(ref)
             case Ended(ref=ref, tasks=tasks):
-                self._find(ref).told(tasks)
+                self._find(ref).partly_answered(tasks)
             case Error(ref=None):
                 self.fatal = from_code(frame.code, frame.message, frame.field)
             case Error(ref=int(ref)):
@@ -298,7 +298,7 @@ class ClientSession(Session):
         return self.under_way.get(kind, 0) < window
 
     def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange, now: float) -> None:
-        """Send a frame that expects an answer; if the server would refuse it, the exchange is told so instead."""
+        """Send a frame that expects an answer; if the server would refuse it, fail the exchange instead."""
         ref, limit = self._number(), self.enqueues.limits.message_bytes
         try:
             message = to_message({"type": kind, "ref": ref, **body})
@@ -308,7 +308,7 @@ class ClientSession(Session):
         except TooLarge as error:
             exchange.unsent(error, now)
             return
-        except (TypeError, ValueError) as error:  # what one caller gives must end no other's call
+        except (TypeError, ValueError) as error:  # one caller's invalid value must not end another's call
             exchange.refused(BadRequest(f"the {kind} request is not JSON: {error}"), now)
             return
         is_apart = self.pauses.has_any and exchange.has_window and self.pauses.refusals(exchange.key) > 0
@@ -322,7 +322,7 @@ class ClientSession(Session):
 
     @property
     def has_outgoing(self) -> bool:
-        """True if frames wait to be sent, or something waits for a frame."""
+        """True if frames wait to be sent, or calls wait for a frame."""
         return bool(self._outbox or self.requests or self.enqueues.lines or self.waits.lines)
 
     def outgoing(self, now: float) -> list[Message]:
@@ -354,7 +354,7 @@ class ClientSession(Session):
             self.enqueues.gather(self._next_lines, self.start, now)
 
     def _next_lines(self) -> Key | None:
-        """Return which tasks are next; a server that drains still serves the handlers whose leases it knows."""
+        """Return the tasks to send next; a server that drains still serves handlers of the leases it knows."""
         if self.under_way.get(EnqueueExchange, 0) >= SEND_WINDOW and not self.pauses.has_any:
             return None
         for key in self.enqueues.lines:

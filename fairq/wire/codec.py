@@ -121,9 +121,9 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
 
 
 def _structure_plain_settlements(data: list[Any]) -> list[Settlement]:
-    """Read settlements that say which leases end, and no more, as nearly all do: without a step of Python for each.
+    """Read settlements without optional fields, as nearly all are: without a step of Python for each.
 
-    Returns none if some say more or break a rule.
+    Returns an empty list if one has other fields or breaks a rule.
     """
     try:
         actions, ids, leases = zip(*map(_fence_of, data), strict=True)
@@ -255,12 +255,12 @@ def structure(data: dict[str, Any], frame: Any) -> Any:
     """Turn a parsed object without its `type` into a client's frame. Raises: BadRequest, naming the field."""
     try:
         return _fill_of(frame)(data, frame)
-    except Exception as error:  # cattrs raises what its hooks raise; all of it means invalid input
+    except Exception as error:  # cattrs passes on any error of its hooks; all mean invalid input
         raise _explain(error) from None
 
 
 def check_not_empty(frame: Any) -> Any:
-    """Return a frame if it asks for something. Raises: BadRequest."""
+    """Return a frame if its lists have items. Raises: BadRequest."""
     for name in _NOT_EMPTY:
         if getattr(frame, name, None) == []:
             raise BadRequest(f"{name} must have at least 1 item", field=name)
@@ -286,7 +286,7 @@ def _objects_in(data: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
 
 
 def _take_beside(data: dict[str, Any], payloads: Payloads, max_bytes: int) -> None:
-    """Put the payloads beside a frame into its tasks, or links. Raises: BadFrame, BadRequest, TooLarge."""
+    """Put the raw payloads of a frame into its tasks, or links. Raises: BadFrame, BadRequest, TooLarge."""
     for task in _tasks_in(data):
         if "payload_bytes" in task:
             size = check_int(task.pop("payload_bytes"), "payload_bytes", MAX_INLINE_BYTES + 1, MAX_REF)

@@ -1,4 +1,4 @@
-"""Frames of servers -> what they say; lenient, as later servers may add fields. (Clients' frames: codec.py.)"""
+"""Frames of servers -> objects; lenient, as later servers may add fields. (Clients' frames: codec.py.)"""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def _reader(kind: Any) -> Callable[[Any, Any], Any]:
 
 
 def structure(data: Any, kind: type[T]) -> T:
-    """Turn parsed JSON into an object; fields that it does not know are passed over."""
+    """Turn parsed JSON into an object; unknown fields are ignored."""
     read: T = _reader(kind)(data, kind)  # type: ignore[arg-type]  # a class is hashable
     return read
 
 
 def _plain_pushed(tasks: list[dict[str, Any]]) -> list[PushedTask]:
-    """Read tasks that say what all do, and no more, as nearly all: without a step of Python for each.
+    """Read tasks without optional fields, as nearly all are: without a step of Python for each.
 
-    Returns none if some say more or break a rule.
+    Returns an empty list if one has other fields or breaks a rule.
     """
     try:
         columns = list(zip(*map(_always_in, tasks), strict=True))
@@ -77,7 +77,7 @@ def _pushed(task: dict[str, Any], payloads: Payloads) -> PushedTask:
 
 
 def _put_beside(body: dict[str, Any], payloads: Payloads) -> None:
-    """Put the payloads beside a reply into its objects; text that is not JSON is shown as text."""
+    """Put the raw payloads of a reply into its objects; text that is not JSON is shown as text."""
     for value in body.values():
         for row in value if type(value) is list else (value,):
             if type(row) is dict and "payload_bytes" in row:

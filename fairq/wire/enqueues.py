@@ -1,7 +1,7 @@
-"""A client's tasks on their way to the server: they gather for frames, and many calls share one.
+"""A client's tasks on their way to the server: they are collected into frames, and many calls share one.
 
-While SEND_WINDOW frames are under way, tasks gather for the next. Tasks of a producer's tenants, and those of the
-tenants whose tasks a worker runs, wait in a line for each tenant, and the lines take turns.
+While SEND_WINDOW frames are under way, tasks collect for the next. A producer, or a worker that runs tasks of several
+tenants, has a line for each tenant, and the lines take turns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HELD_BYTES = 256  # of the lease from which a task is enqueued
 
 @frozen
 class Limits:
-    """What the server takes in a frame, as far as it has said."""
+    """The bounds of a frame, as far as the server has sent them."""
 
     batch: int = MAX_BATCH
     message_bytes: int = MESSAGE_BYTES
@@ -104,7 +104,7 @@ class EnqueueExchange(Exchange):
             self._refuse(refused, refusals)
 
     def _refuse(self, chunks: Sequence[Chunk], refusals: Mapping[str, FairqError]) -> None:
-        """Fail calls whose tenant was refused; where several share that, each is sent again apart from the others."""
+        """Fail the calls of refused tenants; if several calls share one, each is sent again apart from the others."""
         count = Counter(chunk.tenant for chunk in chunks)
         for chunk in chunks:
             error = refusals[chunk.tenant]
@@ -168,7 +168,7 @@ class Enqueues:
     )
 
     def put(self, kind: str, queue: str, chunk: Chunk) -> None:
-        """Have a frame carry the tasks of a call."""
+        """Add the tasks of a call to those that wait for a frame."""
         self.lines[kind, queue].setdefault(chunk.tenant, deque()).append(chunk)
 
     def put_back(self, kind: str, queue: str, chunks: Sequence[Chunk]) -> None:

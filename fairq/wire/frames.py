@@ -1,6 +1,6 @@
 """The frames that a client reads, or that either side sends; those that a server reads are in messages.py.
 
-A client writes its requests by their names, so that it need not load their classes.
+A client writes its requests by name, so that it need not load their classes.
 """
 
 from __future__ import annotations

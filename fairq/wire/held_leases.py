@@ -1,22 +1,22 @@
-"""What a worker knows of a lease that it holds, and whether a task may begin under it.
+"""A worker's knowledge of a lease that it holds, and whether a task may begin under it.
 
-The store counts a lease from when it gave or renewed it. The news of that may be late by any time: a network stands
-still, a process is stopped, a handler blocks the event loop. So a worker does not count from their arrival, but from a
-moment of its own clock that is no later than the lease's: of a renewal, from its sending; of a push, from the moment
-that `ServerClock` finds for its `attached_ms`.
+The store counts a lease from when it gave or renewed it. Its message may arrive late: a network stands still, a process
+is stopped, a handler blocks the event loop. So a worker does not count from the arrival, but from a time of its own
+clock that is no later than the lease's: for a renewal, when it was sent; for a push, the time that `ServerClock` finds
+for its `attached_ms`.
 
 | a lease is | until | then |
 |---|---|---|
 | sure: a task may begin | its next renewal is STALL_S overdue, or it is over | in doubt |
 | in doubt | a renewal that was sent later is answered `ok` | sure |
 
-A lease whose push comes more than STALL_S late is in doubt at once. All that are held are when the worker itself has
-stood still for so long: meanwhile they may have ended early, and the news waits to be read. To find that out it looks
-at the clock every LOOK_S while it holds leases. What is in doubt is renewed at once. In ordinary times nothing is, so
-this costs no call.
+If a push comes more than STALL_S late, its leases are in doubt at once. If the worker itself stood still for so long,
+all its leases are: meanwhile they may have ended early, and the message waits to be read. To notice that, the worker
+looks at the clock every LOOK_S while it holds leases. A lease in doubt is renewed at once. Usually none is, so this
+costs no call.
 
-A task also must not begin after its expiry. Between the earliest and the latest moment at which that can be, by what is
-known of the server's clock, its lease is in doubt; the renewal makes that time as short as one call takes.
+A task also must not begin after its expiry. The server's clock is known only within bounds. Between the earliest and
+the latest time of the expiry the lease is in doubt; the renewal makes that interval as short as one call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from math import inf
 
 from attrs import define, field
 
-STALL_S = 1.0  # for so long news may be late, or the worker stand still, without a doubt
+STALL_S = 1.0  # how late a message may be, or how long the worker may stand still, without a doubt
 LOOK_S = STALL_S / 2
 _DRIFT = 1e-4  # of two clocks: an idle worker is in doubt after three hours, and calls once
 
@@ -45,7 +45,7 @@ NOW = Start.NOW  # what nearly all tasks may
 
 @define(eq=False)
 class ServerClock:
-    """Dates what happened at a server, by our clock: never later than it was.
+    """Converts times of a server to our clock: never later than they were.
 
     `attached_s` is for how long the worker had been attached, by the server's clock.
     """
@@ -80,7 +80,7 @@ def _stopped() -> float:
 
 @define(eq=False)
 class Watch:
-    """Finds out that the worker has stood still, by a look at the clock every LOOK_S: at `next_at`.
+    """Notices that the worker has stood still, by a look at the clock every LOOK_S: at `next_at`.
 
     `clock` goes on while the machine is suspended, and the clock of the event loop stands.
     """
@@ -109,7 +109,7 @@ class Watch:
 
 
 class Terms:
-    """What leases have in common that came together, or were renewed together."""
+    """The terms of leases that came together, or were renewed together."""
 
     __slots__ = ("attached_s", "given_at", "lease_s", "lost_at", "pushed_at", "renew_at", "renew_s", "sure_until")
 
@@ -131,7 +131,7 @@ class Terms:
         return terms
 
     def doubt(self, now: float) -> None:
-        """Have no task begin before the lease is renewed, which is due now."""
+        """Let no task begin before the lease is renewed, which is due now."""
         if self.sure_until > -inf:  # else that renewal is due or under way
             self.sure_until, self.renew_at = -inf, min(self.renew_at, now)
 

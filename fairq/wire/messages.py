@@ -130,7 +130,7 @@ class Peek(OfQueue):
 
 @frozen
 class WaitTasks(OfQueue):
-    """Tell of the ends of these tasks as they happen, for at most `timeout_ms`."""
+    """Report the ends of these tasks as they happen, for at most `timeout_ms`."""
 
     ids: Annotated[list[str], IDS_ONCE]
     timeout_ms: Annotated[int, WAIT] = 0
@@ -203,7 +203,7 @@ class Why(OfQueue):
 
 @frozen
 class TenantReport(OfQueue):
-    """Read what a tenant's tasks have waited for, and its share."""
+    """Read for what a tenant's tasks have waited, and its share."""
 
     type: ClassVar[str] = "report"
     tenant: Annotated[str | None, TENANT] = None
@@ -249,7 +249,7 @@ class Settle(OfQueue):
 
 @frozen
 class EnqueueFrom(OfQueue):
-    """Store tasks, which the handlers of leased tasks enqueue, one lease for each: for the tenants of these."""
+    """Store tasks enqueued by handlers of leased tasks, for the tenants of those; each task names one lease."""
 
     leases: list[HeldLease]
     tasks: list[NewTask]
@@ -433,9 +433,9 @@ class Purge(OfQueue):
     ids: Annotated[list[str], IDS]
 
 
-@frozen(kw_only=True, slots=False)  # it is a base beside others
+@frozen(kw_only=True, slots=False)  # a base class among several
 class ScheduleTerms(ScheduledOptions):
-    """What a schedule is: give `cron` or `every_ms`."""
+    """The terms of a schedule: give `cron` or `every_ms`."""
 
     name: Annotated[str, SCHEDULE_NAME]
     payload: Annotated[Any, INLINE]
@@ -490,7 +490,7 @@ class DeclaredSchedule(ScheduleTerms):
 
 @frozen
 class Declare(Request):
-    """Tell the schedules that an app declares in its code: in all queues of this worker, and no others."""
+    """Declare the schedules in an app's code: all of them, in the queues of this worker."""
 
     app: Annotated[str, APP]
     schedules: list[DeclaredSchedule] = field(factory=list)
@@ -498,7 +498,7 @@ class Declare(Request):
 
 @frozen
 class AddWebhook(OfQueue):
-    """Have a queue's tasks posted to a URL, or change how; `name`: only tasks of that name."""
+    """Post a queue's tasks to a URL, or change how; `name`: only tasks of that name."""
 
     url: Annotated[str, URL]
     name: Annotated[str, SHORT_NAME] = ""
@@ -508,7 +508,7 @@ class AddWebhook(OfQueue):
 
 @frozen
 class RemoveWebhook(OfQueue):
-    """Forget a webhook; tasks that are for it stay."""
+    """Forget a webhook; its tasks stay."""
 
     url: Annotated[str, URL]
     name: Annotated[str, SHORT_NAME] = ""
@@ -525,7 +525,7 @@ class SetWebhookPaused(OfQueue):
 
 @frozen
 class Webhooks(Request):
-    """List the webhooks of a queue; workers are told their secrets too."""
+    """List the webhooks of a queue; only workers get their secrets."""
 
     queue: Annotated[str, QUEUE]
 
@@ -559,7 +559,7 @@ class RevokeToken(Request):
 
 @frozen
 class Audit(Request):
-    """Read what operators have changed, or (`by_tenants`) what tenants and producers have set, the newest first."""
+    """Read the changes by operators, or (`by_tenants`) those by tenants and producers, the newest first."""
 
     token: Annotated[str | None, TOKEN] = None
     verb: Annotated[str | None, VERB] = None

@@ -1,6 +1,6 @@
-"""What a client holds back: frames of a kind and queue that the server refused for now; the others go on.
+"""Pauses of a client: it holds back frames of a kind and queue that the server refused for now; others go on.
 
-A pause grows with each refusal in a row. Refusals that come during it are of the same trouble and change nothing.
+A pause grows with each refusal in a row. Refusals during it have the same cause and change nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ REMEMBERED_S = 60.0  # how long a refusal counts; longer than any pause
 
 @define(eq=False)
 class Pauses:
-    """The pauses of a client; `seconds(refusals, retry_in_ms)` tells how long one is.
+    """The pauses of a client; `seconds(refusals, retry_in_ms)` returns the length of one.
 
-    It knows the keys that were refused in the last REMEMBERED_S, no others.
+    It remembers only the keys that were refused in the last REMEMBERED_S.
     """
 
     seconds: Callable[[int, int | None], float]
@@ -29,7 +29,7 @@ class Pauses:
     _refusals: OrderedDict[Key, tuple[int, float]] = field(factory=OrderedDict, init=False)  # in a row; when the last
 
     def begin(self, key: Key, now: float, retry_in_ms: int | None) -> None:
-        """Note a refusal: begin a pause, unless there is one."""
+        """Begin a pause after a refusal, unless there is one."""
         if key in self._until:
             return
         while self._refusals and next(iter(self._refusals.values()))[1] <= now - REMEMBERED_S:
@@ -41,7 +41,7 @@ class Pauses:
         self.has_any = True
 
     def served(self, key: Key) -> None:
-        """Note an answer: the next pause is a short one."""
+        """Reset the length of the next pause after an answer."""
         self._refusals.pop(key, None)
         self.has_any = bool(self._refusals or self._until)
 

@@ -21,7 +21,7 @@ _FIRST = _CONTROL | {0x00, 0x01, 0x02, 0x80, TEXT, BINARY}
 def find_frame(held: bytearray, at: int, max_bytes: int, *, is_masked: bool) -> tuple[int, int]:
     """Find the frame at a place; returns where its payload begins, and where it ends.
 
-    In place of the end: NOT_YET if it has not all come, BROKEN if it breaks a rule, whatever may follow.
+    In place of the end: NOT_YET if the frame is incomplete, BROKEN if it breaks a rule.
     """
     if len(held) < at + 2:
         return at, NOT_YET
@@ -40,7 +40,7 @@ def find_frame(held: bytearray, at: int, max_bytes: int, *, is_masked: bool) -> 
 
 
 def read_message(held: bytearray, at: int, begin: int, end: int, *, is_masked: bool) -> Message:
-    """Read the message of the frame at a place, whose payload has these bounds. Raises: UnicodeDecodeError."""
+    """Read the message of the frame at a place, given the bounds of its payload. Raises: UnicodeDecodeError."""
     payload: bytes | bytearray = held[begin:end]
     if is_masked:
         payload = apply_mask(payload, held[begin - _MASK_BYTES : begin])
@@ -48,7 +48,7 @@ def read_message(held: bytearray, at: int, begin: int, end: int, *, is_masked: b
 
 
 def write_frame(message: Message, *, is_masked: bool) -> tuple[bytes, bytes]:
-    """Write a message as one frame: what stands before its payload, and that."""
+    """Write a message as one frame: header and payload."""
     first, payload = (TEXT, message.encode()) if isinstance(message, str) else (BINARY, message)
     size, mark = len(payload), _MASKED if is_masked else 0
     if size < _TWO_BYTES:

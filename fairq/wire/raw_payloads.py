@@ -2,7 +2,7 @@
 
 A payload of more than MAX_INLINE_BYTES stands as `payload_bytes` in its frame, and the frame in a binary message: its
 JSON text, a line feed, and those payloads, in the order of their `payload_bytes`. The server stores and forwards such a
-payload as it is. Only its reader finds out whether it is JSON.
+payload unchanged. Only its reader checks that it is JSON.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def to_message(frame: Mapping[str, Any]) -> Message:
 
 @define(eq=False)
 class Payloads:
-    """The payloads that came beside a frame, taken in their order."""
+    """The raw payloads of a message, taken in order."""
 
     _rest: memoryview
     _at: int = field(default=0, init=False)
@@ -105,7 +105,7 @@ def size_of(message: Message, limit: int) -> int:
 
 
 def split(message: Message) -> tuple[str, Payloads]:
-    """Part a message into the frame's text and the payloads beside it. Raises: BadFrame."""
+    """Divide a message into the frame's text and its raw payloads. Raises: BadFrame."""
     if isinstance(message, str):
         return message, NO_PAYLOADS
     end = message.find(_LINE_FEED)

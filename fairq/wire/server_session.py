@@ -63,7 +63,7 @@ class ServerSession(Session):
     state: State = State.OPEN
     max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES  # of new tasks
     id: str = ""  # as its `welcome` names it
-    refused: Callable[[int | None, FairqError, str], None] = _ignore  # told of each refusal: ref, error, verb
+    refused: Callable[[int | None, FairqError, str], None] = _ignore  # called with each refusal: ref, error, verb
 
     def welcome(self, frame: Welcome) -> None:
         """Send the `welcome` frame."""

@@ -1,4 +1,4 @@
-"""A worker's settlements on their way to the server, and what becomes of those that it refuses.
+"""A worker's settlements on their way to the server, and how refused ones are handled.
 
 A settlement is repeated until the store has answered it. Those of a queue keep their order.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LEASE_BYTES = 384  # of a lease or settlement without its error, and of the queues that an attach names
 BYTES_PER_CHAR = 6  # at most, in JSON
-_MORE = 4  # fields behind these are long, or say much
+_MORE = 4  # the fields after these may be long
 _NO_MORE = Settlement("ack", "", 0)[_MORE:]
 _more_of = itemgetter(slice(_MORE, None))
 _AWAY_LEASES = 0.5  # how long links are tried again; when a task ends, two thirds of its lease or more are left
@@ -86,7 +86,7 @@ class SettleExchange(Exchange):
         self.lost()
 
     def _fail_attempt(self, error: FairqError) -> None:
-        """Have the attempt failed, since what follows the task cannot be stored."""
+        """Fail the attempt, since its follow-up tasks cannot be stored."""
         self.settlements = [failed(self.settlements[0], error)]
         self.lost()
 
@@ -98,9 +98,9 @@ class SettleExchange(Exchange):
         self.session.dropped(self.queue, settlement, error)
 
     def _try_later(self, error: FairqError, now: float) -> None:
-        """Try again; it may be the queue of a link that has to wait, and then it keeps no other settlement waiting.
+        """Try again. The queue of a link may have to wait; then other settlements do not wait for it.
 
-        Where that queue stays away, the attempt fails before its lease is over.
+        If that queue stays away, the attempt fails before its lease is over.
         """
         session, staying, leaving = self.session, list[Settlement](), list[Settlement]()
         for each in self.settlements:
@@ -158,7 +158,7 @@ def _measure(settlement: Settlement) -> tuple[int, int]:
 
 
 def failed(settlement: Settlement, error: FairqError) -> Settlement:
-    """Return the end of an attempt whose links cannot be stored."""
+    """Return the failure of an attempt if its links cannot be stored."""
     why = f"the server refused its links: {error.message}"[:MAX_ERROR_CHARS]
     return Settlement("nack", settlement.id, settlement.lease, error=why)
 

@@ -23,9 +23,9 @@ from fairq.errors import BadFrame, TooLarge
 MAX_DEPTH = 254  # of nested arrays and objects in one text, the outermost included
 MAX_COST = 200_000  # of a text: one for each comma, colon and string, and BRACKET_COST for each array and object
 BRACKET_COST = 8
-_FREE_CHARS = 65_536  # a text up to this length is cheap, whatever it contains
-_CUT_QUOTES = 40_000  # of a text whose strings are left out of its cost
-_SEARCHED_BYTES = 1 << 18  # of a text whose whole numbers are looked at one by one
+_FREE_CHARS = 65_536  # a text up to this length is always cheap
+_CUT_QUOTES = 40_000  # quotes, at most, of a text with strings that are cut from its cost
+_SEARCHED_BYTES = 1 << 18  # bytes, at most, of a text with whole numbers that are looked at one by one
 _CLASSES = bytes.maketrans(b"123456789]} \t\n\r", b"0" * 9 + b"," * 6)  # digits, and what may follow a number
 _LONG = b"0" * 19 + b","  # the end of a whole number with as many digits as those just beyond 64 bits
 _ROUNDED = b"0e00,", b"0e000,"  # the ends of such numbers in canonical text, without the plus of some orjson versions

@@ -1,4 +1,4 @@
-"""When a client takes its server for gone.
+"""When a client considers its server gone.
 
 A server may be frozen, or a connection half open: bytes go in, and none come back. A server may also be late: the
 store, the machine or the network is slow, or its event loop is blocked. From outside these are alike until one answers.
@@ -10,17 +10,17 @@ So a client asks with a websocket ping, which needs no store, and leaves a conne
 | BESIDE_S of silence, or up to twice that | it is suspect: another connection is opened, to the next address |
 | LEAVE_S of silence | it is gone: the client goes on with the other one, as soon as that is open |
 
-*Silence* begins with the ping. Any bytes end it, and then the other connection is closed. So whichever answers first is
-kept, and a server that answers within 5 s loses no client.
+*Silence* begins with the ping. Any bytes end it, and then the other connection is closed. So the first server to answer
+is kept, and one that answers within 5 s loses no client.
 
 - A request that waits for something to happen is not due, nor is a push. Clients that wait for one ping every WAIT_S.
 - Long requests give the server more time: a second for each BYTES_PER_S bytes under way.
-- For as long as the client itself stood still, the server was not silent.
+- Time in which the client itself stood still does not count as silence.
 - The clients of one server open their other connections, and leave, at random times within these bounds.
 - A server that was left may still carry out its requests. They are sent again all the same: calls are idempotent by
   their ids, and leases have numbers.
 
-TIMEOUT_S of the protocol is for what asks for nothing.
+TIMEOUT_S of the protocol is for connections without requests.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _nothing() -> None:
 
 @define(eq=False)
 class Suspicion:
-    """What a client makes of one connection's silence. `jitter` is in [0, 1).
+    """A client's watch over one connection's silence. `jitter` is in [0, 1).
 
     The driver sets `heard_at`, when bytes came last, calls `look` at `due_at`, and sends a ping when it returns True.
     `sooner` is called when `due_at` comes earlier.
@@ -105,7 +105,7 @@ class Suspicion:
             self._pinged_at, self._stood_s, self.due_at = now, 0.0, now + PROBE_S
             return True
         if now > self.due_at + STALL_S:
-            self._stood_s += now - self.due_at + PROBE_S  # what has come meanwhile is read before the next look
+            self._stood_s += now - self.due_at + PROBE_S  # bytes that have come meanwhile are read before the next look
         silence_at = self._pinged_at + self._stood_s + size / BYTES_PER_S
         suspect_at = silence_at + BESIDE_S * (1 + self.jitter)
         gone_at = silence_at + LEAVE_S + SPREAD_S * self.jitter

@@ -1,4 +1,4 @@
-"""What both sides of fairq.v1 agree on: names, codes, times, bounds and roles (PROTOCOL.md)."""
+"""The terms of fairq.v1, for both sides: names, codes, times, bounds and roles (PROTOCOL.md)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MESSAGE_BYTES = 2 << 20  # of a message, unless a payload is long
 MAX_SERVER_MESSAGE_BYTES = 32 << 20  # of a message from a server, that clients take
 MAX_CREDIT = 500
 MAX_QUEUES = 100
-WAIT_MS = 20_000  # for which the SDK's requests wait, one after the other
-ANSWER_S = 5.0  # for which the answer to a last look may be on its way
+WAIT_MS = 20_000  # how long each of the SDK's requests waits, one after the other
+ANSWER_S = 5.0  # how long the answer to a last look may take
 MAX_WAIT_MS = 60_000  # the longest time-out of a request that waits
 MAX_WAITING = 4_096  # tasks, batches and feeds that requests wait for, per connection
 MAX_PRODUCER_WAITING, MAX_TENANT_WAITING = 16_384, 1_024  # the same, on a producer's connection: in all, of a tenant

@@ -1,4 +1,4 @@
-"""The table of verbs: what each frame of clients is answered, and which role may send it in which state.
+"""The table of verbs: the answer to each client frame, and which role may send it in which state.
 
 The codec, the grid of permissions, the audit, the JSON Schemas and both OpenAPI documents follow from these rows.
 """
@@ -49,7 +49,7 @@ class Enqueued(TypedDict):
 
 
 class Removed(TypedDict):
-    """A schedule that its app does not declare any more, and that was deleted for this."""
+    """A schedule that was deleted because its app no longer declares it."""
 
     queue: str
     tenant: str
@@ -86,7 +86,7 @@ _READERS = frozenset({Role.OPERATOR, Role.VIEWER})
 
 
 class Verb(NamedTuple):
-    """What a frame is answered (None: nothing), the roles that may send it, and the states in which they may."""
+    """The answer to a frame (None: no answer), the roles that may send it, and the states in which they may."""
 
     reply: Reply
     roles: frozenset[Role]

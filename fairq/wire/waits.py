@@ -1,8 +1,8 @@
-"""A client's waits for the ends of tasks: many share a request, and the server tells of each end as it happens.
+"""A client's waits for the ends of tasks: many share a request, and the server reports each end as it happens.
 
-Waits for tasks of a producer's tenants stand in a line for each, and the lines take turns; none has all places.
-A request waits for WAIT_MS at most; the waits that are left then go into another one. At its deadline a wait takes a
-last look, in a request that does not wait, so that `NotYet` is always the server's word.
+A producer has a line of waits for each tenant, and the lines take turns, so that no tenant takes all places. A request
+waits for WAIT_MS at most; the waits that are left then go into another one. At its deadline a wait takes a last look,
+in a request that does not wait, so that `NotYet` always comes from the server.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _WaitExchange(Exchange):
     pool: Waits
     queue: str
     is_last: bool
-    waits: dict[str, list[Wait]] = field(factory=dict)  # for the ends not told yet, by task id
+    waits: dict[str, list[Wait]] = field(factory=dict)  # for ends that are not reported yet, by task id
 
     @property
     def is_due(self) -> bool:
@@ -75,7 +75,7 @@ class _WaitExchange(Exchange):
         left_s = max(wait.deadline for waits in self.waits.values() for wait in waits) - now
         return min(WAIT_MS, ceil(min(left_s, WAIT_MS) * 1000))
 
-    def told(self, tasks: Sequence[Mapping[str, Any]]) -> None:
+    def partly_answered(self, tasks: Sequence[Mapping[str, Any]]) -> None:
         if not all(isinstance(row, dict) and isinstance(row.get("id"), str) for row in tasks):
             raise BadFrame("invalid frame from the server: each of tasks must have an id")
         for row in tasks:
@@ -86,7 +86,7 @@ class _WaitExchange(Exchange):
         tasks = body.get("tasks")
         if not isinstance(tasks, list):
             raise BadFrame("invalid reply: expected tasks")
-        self.told(tasks)
+        self.partly_answered(tasks)
         for wait in self._take_all():
             wait.under_way -= 1
             if self.is_last:
@@ -139,13 +139,13 @@ class Waits:
     )
 
     def welcomed(self, *, is_producer: bool) -> None:
-        """Note how many places the server has for such a client."""
+        """Set how many places the server has for such a client."""
         self.most, self.most_of_tenant = MAX_WAITED, MAX_WAITED
         if is_producer:
             self.most, self.most_of_tenant = MAX_PRODUCER_WAITING - FEEDS, MAX_TENANT_WAITING - FEEDS
 
     def put(self, wait: Wait) -> None:
-        """Have a request carry a wait."""
+        """Add a wait to those for the next request."""
         if not wait.is_done:
             self.lines[wait.queue, wait.is_last].setdefault(owner_of(wait.id), deque()).append(wait)
 
@@ -161,7 +161,7 @@ class Waits:
 
     def gather(self, now: float, send: Callable[[dict[str, Any], Exchange], None]) -> None:
         """Put waits into requests, as many as the server takes; the queue that was served goes behind the others."""
-        for is_last in (False, True):  # last looks after the others: those whose time is up join them
+        for is_last in (False, True):  # last looks after the others: waits that are past their deadline join them
             for queue in [queue for queue, last in self.lines if last == is_last and not self.is_paused(_key(queue))]:
                 lines = self.lines[queue, is_last]
                 while exchange := self._take(queue, is_last, lines, now):

@@ -26,13 +26,13 @@ from fairq.wire.terms import MAX_SERVER_MESSAGE_BYTES, SUBPROTOCOL
 
 MAX_FRAGMENTS = 1_024  # of one message
 _NOT_UTF8 = "text messages must be UTF-8"
-_NO_LOG = logging.Logger("websockets")  # the library's own would tell the token at DEBUG
+_NO_LOG = logging.Logger("websockets")  # the library's own would log the token at DEBUG
 _NO_LOG.disabled = True
 
 
 @define(eq=False)
 class WebSocket:
-    """The frames of one connection whose handshake is over.
+    """The frames of one connection, after its handshake.
 
     A message is a str, or bytes if it is binary. `spare_frames` counts all frames that ended no message: pings, pongs,
     fragments. The driver limits how many there are per second.
@@ -42,10 +42,10 @@ class WebSocket:
     max_message_bytes: int
     spare_frames: int = field(default=0, init=False)
     _held: bytearray = field(factory=bytearray, init=False)  # of a frame that has not all come yet
-    _is_broken: bool = field(default=False, init=False)  # a frame breaks a rule: the library is to say which
+    _is_broken: bool = field(default=False, init=False)  # a frame breaks a rule: the library finds out which
     _is_amid_message: bool = field(default=False, init=False)  # the last frame of data was not the end of one
     early: list[Message] = field(factory=list, init=False)  # came right behind the handshake
-    _unsent: list[bytes] = field(factory=list, init=False)  # goes ahead of what the library has to send
+    _unsent: list[bytes] = field(factory=list, init=False)  # sent before the library's bytes
     _fragments: int = field(default=0, init=False)
     _parts: list[Any] = field(factory=list, init=False)  # str or bytes
     _decoder: codecs.IncrementalDecoder | None = field(default=None, init=False)  # of the text being received
@@ -105,7 +105,7 @@ class WebSocket:
         return messages
 
     def _take_events(self, messages: list[Message]) -> None:
-        """Take what the library has read; append to `messages` those that are complete."""
+        """Take the frames that the library has read; append complete messages to `messages`."""
         for event in self.protocol.events_received():
             assert isinstance(event, Frame)
             if self._broken is not None:
@@ -204,7 +204,7 @@ class ClientHandshake:
         if not data:
             self._protocol.receive_eof()
         at = 0
-        while at < len(data) and self._protocol.state is not OPEN:  # what follows the answer is the websocket's
+        while at < len(data) and self._protocol.state is not OPEN:  # bytes after the answer are the websocket's
             end = data.find(b"\n", at) + 1 or len(data)
             self._protocol.receive_data(data[at:end])
             at = end

@@ -68,7 +68,7 @@ class _CreditExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         if self.session.refused(error, now):
-            self.session.told_credit = None
+            self.session.sent_credit = None
 
 
 @define(eq=False)
@@ -89,7 +89,7 @@ class _ExtendExchange(Exchange):
 
 @define(eq=False)
 class WorkerSession(ClientSession):
-    """A worker's conversation.
+    """A worker's session.
 
     The driver reads and reports `lost` and `refused_settlements` (too late).
     """
@@ -101,7 +101,7 @@ class WorkerSession(ClientSession):
     started_at_ms: int = 0  # 0: its name is not kept across restarts
     settled: Callable[[str, Sequence[Settlement], Sequence[str]], None] = _ignore  # queue, outcomes
     dropped: Callable[[str, Settlement, FairqError], None] = _ignore  # queue, what is invalid, why
-    told_credit: int | None = field(default=None, init=False)  # the server knows it, or soon will; None: it does not
+    sent_credit: int | None = field(default=None, init=False)  # that the server knows, or soon will; None: none
     has_asked: bool = field(default=False, init=False)  # some server was asked to attach it
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)
@@ -110,7 +110,7 @@ class WorkerSession(ClientSession):
     unsettled: int = field(default=0, init=False)
     shortest_s: float = field(default=float("inf"), init=False)  # lease since nothing was held
     lost: list[HeldLease] = field(factory=list, init=False)
-    cancelled: set[HeldLease] = field(factory=set, init=False)  # those of `lost` whose tasks were cancelled
+    cancelled: set[HeldLease] = field(factory=set, init=False)  # those of `lost` that were cancelled
     refused_settlements: list[HeldLease] = field(factory=list, init=False)
     has_renewed: bool = field(default=False, init=False)  # since the driver has set it back
     clock: ServerClock = field(factory=ServerClock, init=False)
@@ -153,7 +153,7 @@ class WorkerSession(ClientSession):
             given_at = now if attached_s is None else self.clock.earliest(attached_s, now)
             terms = Terms(now, lease_s, lease_s / _RENEWALS_PER_LEASE, given_at, attached_s)
             held, pushed = self.held.setdefault(frame.queue, {}), {task.id: (task.lease, terms) for task in frame.tasks}
-            for id in held.keys() & pushed:  # its old lease was lost, and this is the first news of it
+            for id in held.keys() & pushed:  # its old lease was lost, which was not known before
                 self.lost.append(HeldLease(frame.queue, id, held[id][0]))
             held |= pushed
             self.due_at = min(self.due_at, terms.renew_at)
@@ -205,7 +205,7 @@ class WorkerSession(ClientSession):
         self._sure_until = min(self.watch.stalls_at, self._all_sure_until)
 
     def _doubt(self, now: float) -> None:
-        """Have no task begin before its lease is renewed: the worker has stood still."""
+        """Let no task begin before its lease is renewed: the worker has stood still."""
         self.due_at = self._doubted_at = now
         self.watch.stalls_at = now + STALL_S
         self._sure_until = self._all_sure_until = -inf
@@ -220,7 +220,7 @@ class WorkerSession(ClientSession):
 
     @property
     def holding(self) -> int:
-        """The number of leases that are held, or whose settlement has no answer yet."""
+        """The number of leases that are held or have a settlement without an answer."""
         return self.unsettled + sum(map(len, self.held.values()))
 
     @property
@@ -247,7 +247,7 @@ class WorkerSession(ClientSession):
 
     @property
     def _window(self) -> int:
-        """How many frames of settlements may be under way; what has begun must not wait behind those of a few tasks."""
+        """How many frames of settlements may be under way; running tasks must not wait behind those of a few others."""
         return _PREFETCH_WINDOW if self.most_begun else SEND_WINDOW
 
     @property
@@ -261,13 +261,13 @@ class WorkerSession(ClientSession):
     @property
     def has_outgoing(self) -> bool:
         """True if anything waits to be sent: as for any client, and settlements, reports or a new credit."""
-        is_untold = self.must_attach or self.credit != self.told_credit or bool(self.reports)
-        return is_untold or any(self.settlements.values()) or super().has_outgoing
+        has_news = self.must_attach or self.credit != self.sent_credit or bool(self.reports)
+        return has_news or any(self.settlements.values()) or super().has_outgoing
 
     @property
     def is_quiet(self) -> bool:
         """True if the server has answered the last change of credit; after one to 0, no push is under way."""
-        return self.credit == self.told_credit and _CreditExchange not in self.under_way
+        return self.credit == self.sent_credit and _CreditExchange not in self.under_way
 
     def renewed(self, renewal: HeldLease, outcome: str, sent_at: float) -> None:
         """Handle the outcome of a renewal that was sent at `sent_at`."""
@@ -293,8 +293,8 @@ class WorkerSession(ClientSession):
             self._attach(now)
         if not self.is_attached:
             return
-        if self.credit != self.told_credit and _CreditExchange not in self.under_way:
-            self.told_credit = self.credit
+        if self.credit != self.sent_credit and _CreditExchange not in self.under_way:
+            self.sent_credit = self.credit
             self.start("credit", {"credit": self.credit}, _CreditExchange(self), now)
         for queue, waiting in self.settlements.items():
             while waiting and self._may_settle(queue):
@@ -319,12 +319,12 @@ class WorkerSession(ClientSession):
         self.reports.clear()
 
     def _attach(self, now: float) -> None:
-        """Send attach, with the held leases and those whose settlement has no answer, as many as fit in a frame.
+        """Send attach, with the held leases and those with unanswered settlements, as many as fit in a frame.
 
         Held leases always fit, since credit is bounded. The others are settled later, with or without this: but the
         end of the old connection, which may come first, takes an attempt.
         """
-        self.must_attach, self.has_asked, self.told_credit = False, True, self.credit
+        self.must_attach, self.has_asked, self.sent_credit = False, True, self.credit
         most = self._most(LEASE_BYTES)
         leases = [HeldLease(queue, id, number) for queue, line in self.held.items() for id, (number, _) in line.items()]
         leases += [HeldLease(queue, each.id, each.lease) for queue, line in self.settlements.items() for each in line]

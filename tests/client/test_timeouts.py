@@ -166,7 +166,7 @@ async def test_the_slot_of_a_plain_function_is_kept_while_its_thread_runs(servic
         await wait_until(began.is_set)  # a busy machine may start the thread late
         assert app._working.threads.names_of_abandoned() == [handle.__qualname__]
         task = await client.enqueue("emails", "next")
-        await wait_until(lambda: app._working.driver.session.told_credit == 0)
+        await wait_until(lambda: app._working.driver.session.sent_credit == 0)
         assert (await task.state()).state == "ready"
         leave.set()
         await wait_state(task, "done")

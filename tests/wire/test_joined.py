@@ -269,7 +269,7 @@ class JoinedMachine(RuleBasedStateMachine):
                     self.server_reads(False)
                 if self.to_worker:
                     self.worker_reads()
-            is_at_rest = not self.worker.unsettled and self.worker.told_credit == self.worker.credit
+            is_at_rest = not self.worker.unsettled and self.worker.sent_credit == self.worker.credit
             if self.worker.is_attached and is_at_rest and second > LEASE_S:
                 break
             self.pass_time(1.0)

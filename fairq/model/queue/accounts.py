@@ -44,7 +44,7 @@ class Tenant:
     dead: int = 0
     done: int = 0
     pending: int = 0
-    bytes: int = 0  # of all that it keeps beside its feed, and remembered ids
+    bytes: int = 0  # of all that it keeps, without its feed and remembered ids
     remembered: Remembered = field(factory=Remembered)
     ready: ReadyTasks = field(factory=ReadyTasks)
     delayed: Delayed = field(factory=Delayed)
@@ -56,7 +56,7 @@ def towards(mean: float, value: float, part: int) -> float:
 
 
 class Accounts(Limiting):
-    """What tenants have had and where they sit, with the structures that hold it."""
+    """The service of tenants, their seats, and the structures behind them."""
 
     call_origin: float  # of the call that is under way
     lowered_from: float | None  # the level, until lost leases took from it in this call
@@ -82,7 +82,7 @@ class Accounts(Limiting):
         self.at: float = 0  # of the call that is under way, since the origin
         self.estimate: float = 0
         self.estimate_sq: float = 0
-        self.mean: float = 0  # what a running task takes in all, when the call began
+        self.mean: float = 0  # the expected duration of a running task, when the call began
         self.touched: list[Tenant] = []
         self.woken: list[Tenant] = []
         self.readied = False
@@ -320,6 +320,6 @@ class Accounts(Limiting):
             self.estimate_sq = towards(self.estimate_sq, took * took, 64)
 
     def bound_level(self) -> None:
-        """Keep the level from falling below the first tenant whose leases were lost."""
+        """Keep the level from falling below the first tenant that lost leases."""
         if self.lowered_from is not None:
             self.level = max(self.level, min(self.lowered_from, *map(self.vtime_of, self.lowered_by)))

@@ -1,4 +1,4 @@
-"""Batches: their verbs, and what follows from changes of their tasks."""
+"""Batches: their verbs, and their updates when tasks change."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Batching(Records):
                 self.drop_callbacks(name, b, [event for event in b.callbacks if event != "success" or not may_succeed])
 
     def drop_callbacks(self, name: str, b: Batch, events: list[str]) -> None:
-        """Keep no room any more for callbacks that have been, or will not be."""
+        """Free the bytes of callbacks that have been stored, or will not be."""
         before = b.bytes(name)
         for event in events:
             del b.callbacks[event]
@@ -82,7 +82,7 @@ class Batching(Records):
         return "ok"
 
     def close_batch(self, now: float, name: str) -> str:
-        """Close a batch; returns the state that it had."""
+        """Close a batch; returns its previous state."""
         now = self.open(now)
         b = self.batches[name]
         previous = b.state

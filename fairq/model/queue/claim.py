@@ -19,7 +19,7 @@ class Claiming(Batching):
     """The verb that leases.
 
     A claim leases `most` tasks, and takes no more once it has `page` bytes of payloads that are longer than `large`. It
-    buries `late` tasks whose windows have closed, `late_each` of one tenant.
+    buries at most `late` expired tasks, `late_each` of one tenant.
     """
 
     large, page = 4096, 1_048_576
@@ -70,9 +70,9 @@ class Claiming(Batching):
         return leased
 
     def lease(self, p: Pick, worker: str, now: float, number: int, leased: list[tuple[str, int, int]]) -> bool:
-        """Lease a picked task, drop it when its window has closed, or put it back when the reply is full.
+        """Lease a picked task, drop it if it has expired, or put it back when the reply is full.
 
-        Tells whether that is all; if not, the pick is for another task of its tenant.
+        Returns whether the pick is used up; if not, it is for another task of its tenant.
         """
         task = self.records[p.id]
         run = self.runs.get(p.id) or Run(task.max_attempts)
@@ -93,7 +93,7 @@ class Claiming(Batching):
         return True
 
     def drop_late(self, p: Pick, now: float) -> bool:
-        """Bury a task whose window has closed; returns whether its tenant is given up."""
+        """Bury an expired task; returns whether its tenant is passed over."""
         t, id = p.tenant, p.id
         self.late_of[t] += 1
         is_over = not t.ready or self.late_of[t] >= self.late_each
@@ -128,7 +128,7 @@ class Claiming(Batching):
             self.line_up(self.records[id].tenant, id, at_head=True)
 
     def claim_again(self, now: float, worker: str) -> list[tuple[str, int, int]]:
-        """Give what is left of a claim whose answer was lost, with new deadlines; nothing else changes."""
+        """Repeat the answer of an earlier claim, with new deadlines for its open leases; nothing else changes."""
         now, number = self.open(now), self.claims.get(worker, 0)
         ids = [id for id in self.bundles.get(number, []) if id in self.leases and self.runs[id].lease == number]
         self.leases |= dict.fromkeys(ids, self.at + self.settings["lease_ms"])

@@ -47,7 +47,7 @@ class Enqueueing(Batching):
         return [self.with_state(outcome, id) for outcome, (id, _) in zip(outcomes, tasks, strict=False)]
 
     def with_state(self, outcome: str, id: str) -> str:
-        """Add to the outcome of a duplicate the state of the task that it is a duplicate of."""
+        """Add to the outcome of a duplicate the state of the task that it duplicates."""
         word, _, holder = outcome.partition(" ")
         return f"{outcome}\n{self.state_of(holder or id).state}" if word == "duplicate" else outcome
 
@@ -60,12 +60,12 @@ class Enqueueing(Batching):
     def decide(
         self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]], ending: Sequence[str] = ()
     ) -> tuple[list[str], New, list[str]]:
-        """Return outcomes, new tasks, and who is replaced; `ending` are tasks that the call acknowledges."""
+        """Return outcomes, new tasks, and replaced tasks; `ending` are tasks that the call acknowledges."""
         outcomes: list[str] = []
         if why_not := self.batches_refuse(tenant, tasks, now):
             return [why_not], {}, []
         new: New = {}
-        replaced: list[str] = []  # who holds a key that a new task takes
+        replaced: list[str] = []  # tasks that hold a key that a new task takes
         holders: dict[str, str] = {}
         t = self.tenants.get(tenant) or Tenant(tenant)
         for id, given in tasks:

@@ -36,7 +36,7 @@ class Round:
         self.line = line
         self.wanted = wanted  # picks that are still to be made
         self.slots_per_weight = slots_per_weight
-        self.kept = 0  # of them, for tenants whose shares have room
+        self.kept = 0  # of them, for tenants with room in their shares
         self.tenants = sum(len(seats) for _, seats in line)
         self.seen: set[Tenant] = set()
         self.looked: list[tuple[float, Tenant]] = []
@@ -48,7 +48,7 @@ class Round:
         return max(0, math.floor(t.weight * self.slots_per_weight - t.leased))
 
     def first(self) -> list[tuple[float, Tenant]]:
-        """Return the list whose first tenant comes next."""
+        """Return the list with the next tenant in front."""
         return self.back if self.back and (not self.looked or self.back[0][0] < self.looked[0][0]) else self.looked
 
 

@@ -7,14 +7,14 @@ from collections import defaultdict
 from fairq.model.events import MAX_DETAIL_BYTES
 
 GOING = 10
-Told = tuple[int, str, str, float, int, str]  # id, event, task or batch, at, attempt, detail
+Event = tuple[int, str, str, float, int, str]  # id, event, task or batch, at, attempt, detail
 
 
 class Feeds:
-    """The feeds of all tenants: what each keeps, and how much it was told in all."""
+    """The feeds of all tenants: the events that each keeps, and how many it was given in all."""
 
     def __init__(self) -> None:
-        self.kept: defaultdict[str, list[Told]] = defaultdict(list)
+        self.kept: defaultdict[str, list[Event]] = defaultdict(list)
         self.newest: defaultdict[str, int] = defaultdict(int)
 
     def tell(self, keep: int, tenant: str, event: str, of: str, at: float, attempt: int = 0, detail: str = "") -> None:
@@ -24,7 +24,7 @@ class Feeds:
         self.kept[tenant].append((self.newest[tenant], event, of, at, attempt, text))
         del self.kept[tenant][: min(GOING, max(0, len(self.kept[tenant]) - keep))]
 
-    def read(self, tenant: str, after: int, count: int) -> tuple[int, int, list[Told]]:
-        """Read what came after an event: the reply of `events`."""
+    def read(self, tenant: str, after: int, count: int) -> tuple[int, int, list[Event]]:
+        """Read the events after an event: the reply of `events`."""
         kept, newest = self.kept.get(tenant, []), self.newest.get(tenant, 0)
-        return newest - len(kept) + 1, newest, [told for told in kept if told[0] > after][:count]
+        return newest - len(kept) + 1, newest, [event for event in kept if event[0] > after][:count]

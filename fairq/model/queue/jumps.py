@@ -1,4 +1,4 @@
-"""What a clock that was far ahead has left, once it is set right: lua/verbs/jumps.lua."""
+"""Corrects the times that were computed while the clock was far ahead: lua/verbs/jumps.lua."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Jumping(Scheduling):
             self.sweeping = self.sweeping or 2
 
     def mend_task(self, id: str, task: Task, now: float) -> None:
-        """Count from now the spans that were counted from a time that is still to come."""
+        """Count from now the spans that were counted from a time in the future."""
 
         def recount(at: float, since: float) -> float:
             return now + at - since if now < since < at else at

@@ -22,7 +22,7 @@ DEFAULTS: dict[str, float] = {
 ALL_UNSET: dict[str, float] = dict.fromkeys(LIMITS, UNSET)
 ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700
 GROUP_BYTES, BATCH_BYTES = 600, 2000  # of a group's sorted set, and of those of a batch
-RESULTS_BYTES, NAMED_BYTES = 1000, 128  # of the set that names the results of a batch, and of each name
+RESULTS_BYTES, NAMED_BYTES = 1000, 128  # of the set of a batch's results, and of each entry
 CUT, CUT_AT, ERROR_BYTES, TRACEBACK_BYTES = " [cut: stored_bytes]", 40, 2048, 8192
 
 
@@ -43,7 +43,7 @@ def head_of(text: str, most: int) -> str:
 
 
 class Limiting:
-    """What bounds tenants."""
+    """Limits and opening hours."""
 
     touch: Callable[[str], Tenant]
     call_now: float  # of the call that is under way
@@ -80,7 +80,7 @@ class Limiting:
         return t.leased < self.limit(t, "guaranteed")
 
     def meter(self, t: Tenant) -> None:
-        """Bar a tenant without tokens, or let it in again."""
+        """Block a tenant without tokens, or let it in again."""
         rate, burst = self.limit(t, "rate"), self.limit(t, "burst")
         t.blocked &= ~RATE_LIMITED
         if not rate:
@@ -129,7 +129,7 @@ class Limiting:
         return previous
 
     def note_opening_hours(self, name: str, text: str, is_open: bool, changes_at: float) -> str:
-        """Open or close; returns the text until now."""
+        """Open or close; returns the previous text."""
         previous = self.hours.pop(name, ("", True, 0))[0]
         self.made_due.pop(("hours", name), None)
         if text:

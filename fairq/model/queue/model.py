@@ -1,8 +1,8 @@
-"""A queue in plain Python: what the function library must do; clock and random values are arguments.
+"""A queue in plain Python: the specification of the function library; clock and random values are arguments.
 
-It is exact: with the same clock and random values the same calls give the same replies and accounts, bit by bit.
-It knows nothing of keys or packed values, and forgets no path: every method changes lists and then seats
-whom it touched. Who is served next is in fair_pick.py.
+It is exact: with the same clock and random values the same calls give the same replies and accounts, bit by bit. It has
+no keys and no packed values, and no shortcuts: every method changes lists and then seats the tenants that it touched.
+fair_pick.py chooses the tenants that are served next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What operators do: weights, limits, pauses, settings, dead letters; and what ends."""
+"""Operators' verbs: weights, limits, pauses, settings, dead letters, and the ends of tenants and queues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Operating(Scheduling):
         return "ok"
 
     def has_any(self, t: Tenant) -> bool:
-        """True if a tenant has tasks, or keeps anything beside its feed."""
+        """True if a tenant has tasks, or keeps anything apart from its feed."""
         return len(t.ready) + t.pending + len(t.delayed) + t.leased + t.dead + t.bytes > 0
 
     def drop(self, t: Tenant) -> None:
@@ -52,7 +52,7 @@ class Operating(Scheduling):
             known.pop(name, None)
 
     def forget_tenants(self, now: float) -> int:
-        """Delete the tenants that have nothing, and are as new ones would be; returns how many."""
+        """Delete the tenants that have nothing and equal new ones; returns how many."""
         self.open(now)
         is_set, unset = {*self.own, *self.hours, *self.feeds.newest}, Tenant("").weight
         idle = [t for t in self.tenants.values() if not (self.has_any(t) or t.blocked)]
@@ -89,7 +89,7 @@ class Operating(Scheduling):
         return (cursor if line else "", len(line), rows)
 
     def set_weight(self, now: float, tenant: str, weight: int) -> int:
-        """Give a tenant a weight; returns the one that it had."""
+        """Set a tenant's weight; returns the previous one."""
         now = self.open(now)
         t = self.touch(tenant)
         previous = t.weight
@@ -111,7 +111,7 @@ class Operating(Scheduling):
     def set_opening_hours(
         self, now: float, name: str, text: str, is_open: bool, changes_at: float, revision: object = None
     ) -> str | None:
-        """Say when a tenant, or the queue, is open; a revision that is brought along must still be the current one."""
+        """Set when a tenant, or the queue, is open; a revision that is given must be the current one."""
         now = self.open(now)
         if revision and revision != self.hours.get(name):
             return None

@@ -64,7 +64,7 @@ class Line:
 
 
 class ReadyTasks:
-    """The ready tasks of a tenant, in the order in which they are served; `asked` tells what each asks for."""
+    """The ready tasks of a tenant, in the order in which they are served; `asked` returns the options of each."""
 
     def __init__(self) -> None:
         self.lines: dict[int, Line] = {}

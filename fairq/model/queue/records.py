@@ -1,4 +1,4 @@
-"""What every verb does with tasks: where they wait, how they end, what is kept."""
+"""Functions that all verbs share: places of tasks, their ends, and their records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS = {name: stored_setting(name, value) for name, value in asdict(QueueSet
 
 
 class Records(FairPick):
-    """Tasks, and what is kept about them. `now` is the time of the last call that changed anything."""
+    """Tasks and their records. `now` is the time of the last call that changed anything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,11 +58,11 @@ class Records(FairPick):
         self.due: dict[str, float] = {}
         self.dead: dict[str, Death] = {}
         self.deaths = SortedSet[str]()
-        self.bundles: dict[int, list[str]] = {}  # number of a claim -> what it took
+        self.bundles: dict[int, list[str]] = {}  # number of a claim -> its tasks
         self.claims: dict[str, int] = {}  # its name -> its number
         self.claimed_bytes = 0
         self.sequence = 0  # the last order given to a ready task
-        self.returned: list[str] = []  # by a claim whose reply was full
+        self.returned: list[str] = []  # by a claim with a full reply
         self.marks: dict[str, tuple[int, str]] = {}  # id -> its owner's lease or 0, how it ended
         self.ended: dict[int, list[str]] = {}  # minute -> ids that ended in it
         self.minute = 0
@@ -100,7 +100,7 @@ class Records(FairPick):
         return max(self.settings["lease_ms"], CLOCK_BACK_MS, *(at + self.origin - since for at in self.leases.values()))
 
     def close(self, now: float, *, notify: bool = True) -> None:
-        """End a call that changes something; without `notify` its caller claims what it has made ready."""
+        """End a call that changes something; without `notify` its caller claims the tasks that it made ready."""
         self.bound_level()
         self.seat_all()
         self.write_idle()
@@ -123,7 +123,7 @@ class Records(FairPick):
         task.tenant.bytes -= task.bytes(id)
 
     def note_error(self, id: str, run: Run, error: str) -> None:
-        """Keep what a failure said, or, where there is no room for it, its beginning."""
+        """Keep an error; only its beginning if there is no room."""
         t, error = self.records[id].tenant, head_of(error, ERROR_BYTES)
         more = bytes_of_error(error) - bytes_of_error(run.error)
         if more > max(0, self.room(t)):
@@ -132,7 +132,7 @@ class Records(FairPick):
         run.error = error
 
     def ready_since(self, id: str) -> float:
-        """Return since when a task that waits is ready, or when it will be, by all but its batch."""
+        """Return since when a waiting task is ready, or when it will be, without regard to its batch."""
         run, task = self.runs.get(id), self.records[id]
         return run.ready_at if run else max(task.created_at, task.start_at)
 
@@ -188,7 +188,7 @@ class Records(FairPick):
         return run.lost_leases > 0 and (run.is_last or 0 < most <= run.lost_leases + 1)
 
     def free_key(self, id: str, is_kept: bool) -> None:
-        """Give a dedupe key back, unless it is another task's, or is kept for its period."""
+        """Free a dedupe key, unless another task holds it or it is kept for its period."""
         t, key = self.records[id].tenant, self.records[id].key
         until, holder = self.holders.get((t.name, key), (0, ""))
         if holder != id or (until and is_kept):
@@ -200,7 +200,7 @@ class Records(FairPick):
             t.bytes -= bytes_of(key, len(id))
 
     def forget(self, id: str, owner: Run | None, how: str, now: float, result: str = "") -> None:
-        """Forget a task but for its id, its result, and the lease whose owner ended it, if one did."""
+        """Forget a task, except its id, its result, and the lease if its owner ended it."""
         task = self.records[id]
         task.tenant.bytes -= self.bytes_of_task(id)
         task.tenant.remembered.add(self.call_now, id, is_long=is_long(id))
@@ -242,7 +242,7 @@ class Records(FairPick):
         return has_trimmed
 
     def owner_of_copy(self, id: str) -> Tenant | None:
-        """Return whose copy this is, if its task is stored."""
+        """Return the id of the task that this id is a copy of, if that task is stored."""
         original, _, copy = id.rpartition(COPY_MARK)
         task = self.records.get(original)
         return task.tenant if task and copy.rpartition("-")[2] == f"{task.created_at:.0f}" else None
@@ -272,20 +272,20 @@ class Records(FairPick):
             b.members.pop(id, None)
 
     def state_of(self, id: str) -> TaskState:
-        """Return what is known about a task: the reply of `tasks`."""
+        """Return the state of a task: the reply of `tasks`."""
         if death := self.dead.get(id):
             dead: Any = {"reason": death.reason, "error": death.error, "lost_leases": death.lost_leases}
             return TaskState(id, "dead", death.tenant.name, death.attempts, int(death.died_at), **dead)
         if id not in self.records:
             return TaskState(id, self.marks.get(id, (0, "unknown"))[1])  # type: ignore[arg-type]
         t, run, b = self.records[id].tenant, self.runs.get(id) or Run(0), self.batch_of(id)
-        told: Any = {"error": run.error, "lost_leases": run.lost_leases}
+        of_run: Any = {"error": run.error, "lost_leases": run.lost_leases}
         if id in self.leases:
             at = int(self.leases[id] + self.call_origin) if self.leases[id] < math.inf else 0
-            return TaskState(id, "leased", t.name, run.attempt, at, run.worker, **told)
+            return TaskState(id, "leased", t.name, run.attempt, at, run.worker, **of_run)
         state: Any = "delayed" if id in t.delayed else "pending" if b and id in b.pending else "ready"
         since = max(self.ready_since(id), self.records[id].ready_at) if state == "ready" else t.delayed.get(id, 0)
-        return TaskState(id, state, t.name, run.attempt, int(since), **told)
+        return TaskState(id, state, t.name, run.attempt, int(since), **of_run)
 
     def stopping(self) -> list[str]:
         """List the running tasks that were cancelled."""
@@ -297,7 +297,7 @@ class Records(FairPick):
             self.tell(self.records[id].tenant, event, id, now, attempt, detail)
 
     def tell(self, t: Tenant, event: str, of: str, at: float, attempt: int, detail: str) -> None:
-        """Add an event to a tenant's feed, which keeps those for which there is room, in half of the limit at most."""
+        """Add an event to a tenant's feed, which keeps the newest that fit, in at most half of the limit."""
         most, keep = self.limit(t, "stored_bytes"), self.settings["events_keep"]
         if most:
             left = most - self.kept_beside_feed(t) - self.promised
@@ -305,7 +305,7 @@ class Records(FairPick):
         self.feeds.tell(keep, t.name, event, of, at, attempt, detail)
 
     def cancel_one(self, id: str, now: float) -> str:
-        """Forget a waiting task, or have a running one stopped."""
+        """Forget a waiting task, or stop a running one."""
         run = self.runs.get(id)
         if id not in self.records or id in self.dead:
             return "gone"
@@ -344,7 +344,7 @@ class Records(FairPick):
         return tenant not in self.tenants and len(self.tenants) >= self.settings["max_tenants"]
 
     def keeps_too_much(self, tenant: str, size: int) -> bool:
-        """True if a tenant that kept so much more would have more than its limit."""
+        """True if a tenant with so many bytes more would exceed its limit."""
         t = self.tenants.get(tenant) or Tenant(tenant)
         return size > 0 and 0 < self.limit(t, "stored_bytes") < self.compared_by(t) + size
 
@@ -354,17 +354,17 @@ class Records(FairPick):
         return most - self.kept_by(t) - self.promised if most else math.inf
 
     def result_name(self, id: str) -> tuple[str, Batch] | None:
-        """Return how the result of a task, if it is done now, is named in its batch, and that."""
+        """Return the entry of a task among the results of its batch, if it is done now, and the batch."""
         task, b = self.records[id], self.batch_of(id)
         return (f"{self.call_now + task.result_ttl:.0f} {id}", b) if b and b.names_results and task.result_ttl else None
 
     def bytes_of_result_name(self, id: str) -> int:
-        """Return what that will count."""
+        """Return the bytes that the entry will count."""
         found = self.result_name(id)
         return NAMED_BYTES + len(found[0]) if found else 0
 
     def name_result(self, id: str) -> None:
-        """Name the result of a task that is done; one of a cancelled batch is no member any more, and comes last."""
+        """List the result of a task that is done; one of a cancelled batch is not a member any more, and comes last."""
         if found := self.result_name(id):
             name, b = found
             self.records[id].tenant.bytes += self.bytes_of_result_name(id)
@@ -372,7 +372,7 @@ class Records(FairPick):
             b.results[name] = b.members.get(id, b.sequence)
 
     def keep_result(self, task: Task, id: str, result: str) -> None:
-        """Keep what a task has returned, or that it did: it counts no more, and so there is room for that."""
+        """Keep the result of a task that is no longer counted; without room, only that there was one."""
         until, size = self.call_now + task.result_ttl, len(result.encode())
         if bytes_of(id, size) > self.room(task.tenant):
             result, size = "", 0
@@ -402,14 +402,14 @@ class Records(FairPick):
         return self.records[id].bytes(id) + (bytes_of_error(run.error) if run else 0)
 
     def kept_beside_feed(self, t: Tenant) -> int:
-        """Add up what a tenant keeps, but for its feed."""
+        """Add up the bytes that a tenant keeps, without its feed."""
         return t.bytes + t.remembered.bytes(self.call_now)
 
     def kept_by(self, t: Tenant) -> int:
-        """Add up what a tenant keeps."""
+        """Add up the bytes that a tenant keeps."""
         return self.kept_beside_feed(t) + EVENT_COST * len(self.feeds.kept.get(t.name, ()))
 
     def compared_by(self, t: Tenant) -> float:
-        """Add up what new things of a tenant leave room for: of its feed no more than half of its limit."""
+        """Add up the bytes that new ones have to leave room for: of the feed at most half of the tenant's limit."""
         most = self.limit(t, "stored_bytes")
         return min(self.kept_by(t), self.kept_beside_feed(t) + most / 2) if most else self.kept_by(t)

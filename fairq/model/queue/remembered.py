@@ -1,4 +1,4 @@
-"""What the ids of ended tasks count, in plain Python, a part of the model of a queue: lua/pick/remembered.lua."""
+"""The bytes that ids of ended tasks count, in plain Python, a part of the model of a queue: lua/pick/remembered.lua."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_long(id: str) -> bool:
 
 @define
 class Remembered:
-    """What a tenant's ids count: by period, of a minute and of an hour or so; periods before the last count nothing."""
+    """The bytes of a tenant's ids, by periods of a minute and of about an hour; only two of each count."""
 
     _counts: dict[int, dict[int, int]] = field(factory=lambda: {1: {}, LONG_MINUTES: {}}, init=False)
     _minute: int = field(default=0, init=False)
@@ -39,7 +39,7 @@ class Remembered:
         )
 
     def add(self, now: float, id: str, *, is_long: bool) -> None:
-        """Count an id; what the clock has passed, or goes back from, counts no more."""
+        """Count an id. Periods that are over, or that the clock goes back from, no longer count."""
         minute = math.floor(now / MINUTE_MS)
         for length, counts in self._counts.items():
             period, last = minute // length, self._minute // length

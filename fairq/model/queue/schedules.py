@@ -36,7 +36,7 @@ class Scheduling(Enqueueing):
         self.template_sizes: dict[str, int] = {}  # packed
 
     def revision(self, field: str) -> Revision | None:
-        """Read a schedule: the token of what follows from it."""
+        """Read a schedule's revision, the token of a later change."""
         return astuple(self.schedules[field]) if field in self.schedules else None
 
     def due_at(self, field: str) -> float:
@@ -93,7 +93,7 @@ class Scheduling(Enqueueing):
         return "ok"
 
     def fire(self, now: float, fires: Sequence[tuple[str, Revision | None, float]]) -> list[str]:
-        """Enqueue what is due."""
+        """Enqueue the tasks of due schedules."""
         now = self.open(now)
         outcomes = [self.fire_one(now, *each) for each in fires]
         if set(outcomes) != {"gone"}:

@@ -14,7 +14,7 @@ _LOST = ("reap", "lose", "lose_alone")
 
 
 class Settling(Batching):
-    """The verbs that end leases, and what producers do to tasks."""
+    """The verbs that end leases, and those that cancel or reschedule tasks."""
 
     def settle(
         self,
@@ -42,7 +42,7 @@ class Settling(Batching):
         random_values: Iterator[float],
         until: float = math.inf,
     ) -> str:
-        """End or extend one lease, which was worked on until then; `said`: the result, or what went wrong."""
+        """End or extend one lease, which was worked on until then; `said`: the result or the error."""
         until = min(until, now)
         lease, taken = map(int, lease.split("/")) if isinstance(lease, str) else (lease, None)
         run = self.runs.get(id)
@@ -87,13 +87,13 @@ class Settling(Batching):
         return t
 
     def keep_waiting(self, id: str, now: float, ready_at: float) -> None:
-        """Have the task wait for its next attempt; its window is watched again."""
+        """Make the task wait for its next attempt; its window is watched again."""
         self.runs[id].wait(now, ready_at)
         if self.records[id].expires_at:
             self.expiring[id] = self.records[id].expires_at
 
     def release(self, id: str, run: Run, delay: float | None, error: str, now: float, until: float) -> None:
-        """Return a lease to the head of the list, or let its task wait; the attempt does not count."""
+        """Put the task back at the head of the list, or delay it; the attempt does not count."""
         t = self.end_lease(id, run, "settled", until)
         run.uncounted_attempts += 1
         if error:
@@ -104,7 +104,7 @@ class Settling(Batching):
         self.put_ready(t, id, at_head=True)
 
     def count_lost(self, run: Run, was_alone: bool) -> bool:
-        """Count a lease whose worker's process died; returns whether it was the last one that its task may lose."""
+        """Count a lease that was lost with its worker's process; returns whether it was the last one allowed."""
         most, lost = self.settings["max_lost_leases"], run.lost_leases + 1
         is_over = 0 < most <= lost
         if is_over and not was_alone and most > 1:
@@ -113,7 +113,7 @@ class Settling(Batching):
         return is_over
 
     def reap(self, id: str, run: Run, now: float, until: float, is_over: bool) -> None:
-        """Return a lost lease to the head of the list; after later attempts than the first its task waits."""
+        """Put the task of a lost lease back at the head of the list; after the first attempt, with a delay."""
         t = self.end_lease(id, run, "reaped", until)
         self.tell_of(id, "failed", now, run.attempt, "lease_lost")
         if is_over or run.is_last:

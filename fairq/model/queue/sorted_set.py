@@ -13,7 +13,7 @@ Member = TypeVar("Member", bound=str | bytes)
 
 
 class SortedSet(dict[Member, float]):
-    """The score of each member; set by `[]` only, so that the first ones are found without a look at all."""
+    """The score of each member; set by `[]` only, so that a heap finds the first ones."""
 
     def __init__(self) -> None:
         super().__init__()

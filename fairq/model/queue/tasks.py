@@ -1,4 +1,4 @@
-"""What a queue keeps about tasks, batches and dead letters."""
+"""The records of tasks, batches and dead letters."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Task:
 
 @define
 class Run:
-    """What changes of a task: its lease, or how the last one ended."""
+    """The changing part of a task: its lease, or how the last one ended."""
 
     max_attempts: int
     attempt: int = 0
@@ -80,7 +80,7 @@ class Run:
     wait_s: int = 0  # before that: how long its wait is, in whole seconds
 
     def wait(self, now: float, ready_at: float) -> None:
-        """Have its task wait, from now on."""
+        """Make its task wait, from now on."""
         self.ready_at, self.wait_s = ready_at, math.ceil((ready_at - now) / 1000)
 
     @property
@@ -163,10 +163,10 @@ class Death:
 
     @property
     def owner(self) -> int:
-        """Return the lease whose owner had the task die; 0: no owner had."""
+        """Return the lease if its owner ended it; else 0."""
         return self.lease if self.reason in ("exhausted", "rejected") else 0
 
     @property
     def counted(self) -> int:
-        """Return the bytes that it counts beside its task."""
+        """Return the bytes that it counts in addition to its task."""
         return bytes_of_error(self.error) + bytes_of_error(self.traceback)

@@ -1,4 +1,4 @@
-"""What falls due with time."""
+"""Changes that come with time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def first_of(times: Iterable[float]) -> float:
 
 
 class Ticking(Settling, Jumping):
-    """The verb that does what is due."""
+    """The verb that does the due jobs."""
 
     def tick(self, now: float, limit: int, witness: float = math.inf) -> tuple[Any, ...]:
-        """Do what is due: the reply of `tick`. What goes for good waits for the witness's clock, too."""
+        """Do the due jobs: the reply of `tick`. Deletions wait for the witness's clock, too."""
         now = self.open(now, witness)
         sure = now - self.ahead
         if self.goes_back or self.sweeping == 3:
@@ -37,9 +37,9 @@ class Ticking(Settling, Jumping):
         self.trim_ends(sure, part)
         promoted, expired = self.promote(now, math.ceil(min(limit, MOVES_PER_TICK) / due)), self.expire(now, ends)
         lost = [id for _, at, ids in self.deadlines() if at <= self.at for id in ids][:ends]
-        told: list[Any] = []
+        ended: list[Any] = []
         for id in reversed(lost):
-            told += (id.encode(), self.runs[id].lease, self.runs[id].attempt)
+            ended += (id.encode(), self.runs[id].lease, self.runs[id].attempt)
             until = self.leases[id] + self.call_origin - self.runs[id].lasts
             self.settle_one("reap", id, self.runs[id].lease, None, "", "", now, iter(()), until)
         trimmed = self.trim_dead(now, sure, ends)
@@ -56,7 +56,7 @@ class Ticking(Settling, Jumping):
         ready = sum(len(t.ready) for t in self.tenants.values())
         fires = sum(self.due_at(field) <= now for field in self.schedules) if "fires" in jobs else 0
         changes = sum(self.hours_at(name) <= now for name in self.hours) if "opening_changes" in jobs else 0
-        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, changes, told)
+        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, changes, ended)
 
     def due_times(self, now: float) -> dict[str, float]:
         """Return when each job of a tick next has something to do."""
@@ -101,7 +101,7 @@ class Ticking(Settling, Jumping):
         return moved
 
     def expire(self, now: float, limit: int) -> int:
-        """Bury waiting tasks whose window has closed."""
+        """Bury waiting tasks that have expired."""
         ids = self.expiring.first(limit, now - self.ahead)
         for id in ids:
             del self.expiring[id]

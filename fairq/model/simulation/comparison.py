@@ -32,10 +32,10 @@ class TenantRow:
 
 @frozen
 class Comparison:
-    """A simulation: of which period, for how many slots and how busy these are; its tenants, and what to know of it.
+    """A simulation: its period, the slots and how busy they are, its tenants, and cautions.
 
-    Of what the history does not tell, the nearest to the measurements is assumed: `is_uneven` run times, and how many
-    tasks come at once (`batches`, of tenants where it is more than one).
+    Facts that the history lacks are assumed so that the model comes nearest to the measurements: `is_uneven` run times,
+    and how many tasks come at once (`batches`, of tenants where it is more than one).
     """
 
     queue: str

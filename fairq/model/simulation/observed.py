@@ -1,4 +1,4 @@
-"""What a simulation knows from a queue's history and present state: its setup, what came, what then happened."""
+"""The input of a simulation from a queue's history and present state: its setup, arrivals and measured service."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Caution:
 
 @frozen
 class Observed:
-    """A queue over a period: its setup now, what came, and what each tenant then got (`measured`)."""
+    """A queue over a period: its present setup, the arrivals, and each tenant's service (`measured`)."""
 
     queue: str
     setup: Setup
@@ -62,7 +62,7 @@ def observe(
 ) -> Observed:  # fmt: skip
     """Combine what is known about a queue and the tenants in its history (and others that have a state).
 
-    `slots`: in place of those that are attached now. `run_s`: how long tasks run, for a queue that shares tasks, whose
+    `slots`: in place of those that are attached now. `run_s`: how long tasks run, for a queue that shares tasks: its
     history has no worker time. `is_cut`: the history is a part of the period.
 
     Raises: NotFound without history; BadRequest.
@@ -141,7 +141,7 @@ def _present(name: str, row: QueueRow, states: Mapping[str, TenantState]) -> tup
 
 
 def _demand(one: TenantSeries, ready: int, leased: int, run_ms: float, max_attempts: int) -> Demand:
-    """Tell what became ready when, so that what then started and what is ready now add up.
+    """Compute when tasks became ready, so that the tasks that started and those that are ready now add up.
 
     More were enqueued than that: the rest still waits for its start time. Fewer: the rest waited already, or (where
     what started first had not waited for long) it was enqueued earlier with a start time in this period.
@@ -183,7 +183,7 @@ def _scaled(counts: Sequence[int], whole: int) -> list[int]:
 
 
 def _split(demand: Demand, series: Mapping[str, TenantSeries]) -> list[Demand]:
-    """Divide what all others asked for among as many tenants as there are at least: none is as busy as the named."""
+    """Divide the demand of all others among the least possible number of tenants: none is as busy as the named ones."""
     least = min((each.totals.started for each in series.values() if each.tenant and each.totals.started), default=1)
     count = min(MAX_TENANTS, max(1, -(-series[OTHERS].totals.started // least)))
     parts = [_scaled([1] * count, each) for each in demand.arrivals]

@@ -16,7 +16,7 @@ _ASKED = Asked(DEFAULT_PRIORITY)
 
 
 class Start(NamedTuple):
-    """A task that begins: whose, when it came, and which attempt it is."""
+    """A task that begins: its tenant, when it came, and which attempt it is."""
 
     tenant: str
     came_at: float
@@ -24,7 +24,7 @@ class Start(NamedTuple):
 
 
 class SimulatedQueue(Records):
-    """A queue whose tasks are no more than a tenant, a time and an attempt."""
+    """A queue of tasks that are only a tenant, a time and an attempt."""
 
     def __init__(self, setup: Setup, random: Random) -> None:
         super().__init__()

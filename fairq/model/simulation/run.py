@@ -65,7 +65,7 @@ def play(
     places = {demand.tenant: place for place, demand in enumerate(demands)}
     waits: list[list[float]] = [[] for _ in demands]
     starts, held_ms = [0] * len(demands), [0.0] * len(demands)
-    events: list[tuple[float, int, int, Start, float]] = []  # at, order, what, of which task, when that began
+    events: list[tuple[float, int, int, Start, float]] = []  # at, order, what, the task's start, when it began
     order = count = running = 0
     now = 0.0
     coming = next(arrivals, None)

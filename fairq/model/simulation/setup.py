@@ -1,4 +1,4 @@
-"""What is simulated: a queue's slots and how it shares them, its tenants' weights and limits; and what is proposed."""
+"""The setup of a simulation: a queue's slots and its share, its tenants' weights and limits; and a proposal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Setup:
 
 @frozen
 class Proposal:
-    """What is to be tried: weights, limits and traffic (a factor of what they enqueue) of tenants; None: as it is."""
+    """The changes to try: weights, limits and traffic (a factor of the enqueued tasks) of tenants; None: unchanged."""
 
     weights: Mapping[str, float] = field(factory=dict)
     limits: Mapping[str, Mapping[str, float]] = field(factory=dict)
@@ -75,7 +75,7 @@ class Proposal:
 
 
 def check_proposal(proposal: Proposal) -> Proposal:
-    """Return a proposal whose values are within their ranges. Raises: BadRequest, naming the field."""
+    """Return a proposal after checking the ranges of its values. Raises: BadRequest, naming the field."""
     for weight in proposal.weights.values():
         check_weight(weight)
     for factor in proposal.traffic.values():

@@ -1,4 +1,4 @@
-"""What comes to a queue: when each tenant's tasks arrive, and how long they run."""
+"""The traffic of a queue: when each tenant's tasks arrive, and how long they run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CHANCE = 2.0  # variance / mean of counts that chance alone seldom makes
 
 @frozen
 class Demand:
-    """What one tenant asked for: tasks per interval, and what they took; those of a `group` are told as one.
+    """The demand of one tenant: tasks per interval, and their duration; tenants of a `group` are reported as one.
 
-    `waiting`: how many waited at the beginning, for `waited_ms` at most. `run_ms` is the mean of an attempt, of which
-    the part `fails` fails.
+    `waiting`: how many waited at the beginning, for `waited_ms` at most. `run_ms` is the mean of an attempt; the part
+    `fails` of attempts fails.
     """
 
     tenant: str
@@ -31,7 +31,7 @@ class Demand:
 
 @frozen
 class Pattern:
-    """What the history does not tell, and is assumed.
+    """Assumptions about facts that the history lacks.
 
     `batches`: how many tasks of a group come at once, if it is more than one. `is_uneven`: run times vary
     (exponentially distributed), in place of being all the same.
@@ -44,8 +44,8 @@ class Pattern:
 def batch_size(arrivals: Sequence[int]) -> int:
     """Return how many tasks come at once, by how much the counts of neighbouring intervals differ.
 
-    Tasks that come one by one, by chance, have counts whose variance is their mean; in batches of n it is n times that.
-    The differences of neighbours leave out what changes slowly, such as day and night.
+    If tasks come one by one at random, the variance of the counts is their mean; in batches of n it is n times that.
+    Differences of neighbours ignore slow changes, such as day and night.
     """
     whole = sum(arrivals)
     if len(arrivals) < 6 or not whole:
@@ -72,7 +72,7 @@ def arrival_times(demand: Demand, step_ms: float, pattern: Pattern, factor: floa
 
 
 def run_times(demand: Demand, pattern: Pattern, source: Random) -> Callable[[], float]:
-    """Return what tells how long the tenant's next task runs, in ms."""
+    """Return a function that gives the duration of the tenant's next task, in ms."""
     mean = demand.run_ms
     if pattern.is_uneven:
         return lambda: max(1.0, mean * source.expovariate(1.0))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import trio
 from attrs import fields
 
-from fairq.model.fairness import Service, Share, shares, told_apart
+from fairq.model.fairness import Service, Share, shares, split_service
 from fairq.model.history import (
     NAMED,
     OTHERS,
@@ -48,7 +48,7 @@ async def recent_share(store: Store, queue: str, tenant: str) -> RecentShare:
     """Read the service of a tenant that the history has for the last RECENT_MS."""
     step_ms = STEPS["1h"][0] * 1000
     told = await store.history(queue, STEPS["1h"][0], -1, RECENT_MS // step_ms)
-    rows = [(slot.number, row) for slot in told.slots for row in _told_apart(slot.rows) if row.tenant == tenant]
+    rows = [(slot.number, row) for slot in told.slots for row in _with_free(slot.rows) if row.tenant == tenant]
     if not rows:
         return RecentShare()
     whole = _merged(row for _, row in rows)
@@ -87,7 +87,7 @@ def summed(
     grid = range(slots[0].number, now_ms // step_ms + 1) if slots else range(0)
     cells: dict[str, dict[int, Row]] = {}
     for slot in slots:
-        for row in _told_apart(slot.rows):
+        for row in _with_free(slot.rows):
             cells.setdefault(row.tenant, {})[slot.number] = row
     sums = {name: _merged(of.values()) for name, of in cells.items()}
     names = _most_served(sums) if tenants is None else list(tenants)
@@ -115,9 +115,9 @@ def summed(
     )
 
 
-def _told_apart(rows: Sequence[Row]) -> list[Row]:
+def _with_free(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of an interval with their dues while there was a contest, and their free service."""
-    services = told_apart({row.tenant: (row.delivered, row.entitled) for row in rows})
+    services = split_service({row.tenant: (row.delivered, row.entitled) for row in rows})
     return [row._replace(entitled=services[row.tenant].due, free=services[row.tenant].free) for row in rows]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import frozen
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from fairq.model.fairness import Service, added, jain_index, noisy_ones, told_apart
+from fairq.model.fairness import Service, added, jain_index, noisy_ones, split_service
 from fairq.model.history import OTHERS, STEPS, middle_of
 from fairq.model.tenants import TenantState
 from fairq.server.engine.stats.tallies import QueueTally
@@ -46,7 +46,7 @@ async def read_tenants(store: Store, queue: str) -> Tenants:
     """Read the metrics of a queue's tenants, at a cost that does not grow with their number."""
     found = defaultdict[str, list[Service]](list)
     for slot in (await store.history(queue, STEPS["24h"][0], -1, _SLOTS)).slots:
-        for name, service in told_apart({row.tenant: (row.delivered, row.entitled) for row in slot.rows}).items():
+        for name, service in split_service({row.tenant: (row.delivered, row.entitled) for row in slot.rows}).items():
             found[name].append(service)
     given = {name: added(of) for name, of in found.items() if name != OTHERS}
     served = sorted(given, key=lambda name: (-given[name].delivered - given[name].due, name))[:TENANTS]

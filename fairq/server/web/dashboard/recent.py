@@ -17,7 +17,7 @@ import trio
 from attrs import define, field, frozen
 
 from fairq.errors import FairqError
-from fairq.model.fairness import NOTHING, Service, Share, added, shares, told_apart
+from fairq.model.fairness import NOTHING, Service, Share, added, shares, split_service
 from fairq.model.history import OTHERS, STEPS
 from fairq.model.tenants import TenantState
 from fairq.server.engine.app import App
@@ -96,7 +96,7 @@ class Watched:
                 now = each.delivered, each.entitled
                 given, due = known.get(each.tenant, (0.0, 0.0) if is_whole else now)
                 gained[each.tenant] = max(0.0, now[0] - given), max(0.0, now[1] - due)
-            self.seconds.append(Interval(at_s, told_apart(gained)))
+            self.seconds.append(Interval(at_s, split_service(gained)))
         self.tenants, self.total, self._sampled_s = tenants, total, at_s
 
     def shares(self) -> dict[str, Share]:
@@ -146,7 +146,7 @@ def past_of(told: HistoryPage, until_s: float) -> list[Interval]:
     return [
         Interval(
             min((slot.number + 1) * PAST_STEP_S, until_s),
-            told_apart({row.tenant: (row.delivered / told.unit, row.entitled / told.unit) for row in slot.rows}),
+            split_service({row.tenant: (row.delivered / told.unit, row.entitled / told.unit) for row in slot.rows}),
         )
         for slot in told.slots
     ]
@@ -189,7 +189,7 @@ class Recent:
             del self._watched[queue]
 
     async def _past(self, queue: str, watched: Watched) -> list[Interval]:
-        """Read what was before the first sample."""
+        """Read the history before the first sample."""
         busiest = sorted(watched.tenants, key=lambda each: (-each.ready - each.leased, -each.delivered))[:MAX_ADDED]
         with suppress(FairqError):  # the store is full
             await self.app.store.add_history(queue, QueueCounts(0, {each.tenant: TenantCounts() for each in busiest}))
