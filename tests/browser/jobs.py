@@ -8,7 +8,7 @@ import time
 
 import fairq
 
-app = fairq.Worker()
+app, imports = fairq.Worker(), fairq.Worker()
 
 
 @app.task("mail")
@@ -22,7 +22,7 @@ async def send(task: fairq.Task) -> str:
     return "sent"
 
 
-@app.task("imports")
+@imports.task("imports")
 async def bring_in(task: fairq.Task) -> None:
     """Take long; or block the event loop."""
     if task.payload == "stuck":

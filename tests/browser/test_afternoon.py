@@ -240,9 +240,9 @@ def test_what_is_shown_of_an_afternoon_is_true_at_both_servers(
     world: World, store: stores.LocalServer, servers: list[Server]
 ) -> None:
     a, b = servers
-    worker = ("worker", "tests.browser.jobs:app", "--token", "dev-worker", "--url", b.url)
-    world.run(*worker, "--queue", "mail", "--processes", "2", "-c", str(SLOTS // 2))
-    imp = world.run(*worker, "--queue", "imports", "--name", "imp-2", "-c", "4")
+    at = ("--token", "dev-worker", "--url", b.url)
+    world.run("worker", "tests.browser.jobs:app", *at, "--processes", "2", "-c", str(SLOTS // 2))
+    imp = world.run("worker", "tests.browser.jobs:imports", *at, "--name", "imp-2", "-c", "4")
     for id in ("long-1", "long-2"):
         a.act("acme", partial(fairq.sync.Client.enqueue, queue="imports", payload="long", id=id))
     eventually(lambda: a.metric("fairq_queue_tasks", "imports", "leased") == 2)

@@ -211,11 +211,13 @@ def test_a_double_click_changes_once(page: Page, service: Service) -> None:
 
 def test_hidden_tabs_ask_nothing(page: Page, service: Service) -> None:
     fill(service, "acme", tasks=1_000)
-    page.goto("/queues")
-    page.locator("td", has_text="mail").wait_for()
-    page.evaluate("""() => {
+    page.add_init_script("""
         window.told = 0;
         document.addEventListener("htmx:sse:after:message", () => window.told++);
+    """)
+    page.goto("/queues")
+    wait_for(page, "() => window.told > 0")  # the stream has begun
+    page.evaluate("""() => {
         Object.defineProperty(document, "hidden", { value: true, configurable: true });
         document.dispatchEvent(new Event("visibilitychange"));
     }""")
