@@ -68,7 +68,7 @@ async def queues(view: View) -> Context:
         rates[row["queue"]] = await _rates(view, row)
 
     await run_all(*(partial(read, row) for row in _busiest(rows, _RATED)), stops_at_failure=True)
-    return {"rows": rows, "rates": rates}
+    return {"rows": rows, "rates": rates, "asked": _TENANTS_ASKED}
 
 
 async def _rates(view: View, row: Row) -> Rates:
@@ -142,7 +142,9 @@ async def tenant(view: View) -> Context:
         "row": rows[0],
         "paused_by": is_paused and await _paused_by(view, view.queue, None if queue_row["is_paused"] else name),
         "elsewhere": await _queues_of(view, name),
+        "searched": _SEARCHED,
         "share": shares(watched.service()).get(name, NOTHING),
+        "is_sampled": len(watched.tenants) >= watched.total or any(each.tenant == name for each in watched.tenants),
         "held": held,
         "report": (await view.ask(wire.TenantReport(0, view.queue, name)))["report"],
         "next": await view.app.store.peek(view.queue, name, 10, brief=True),

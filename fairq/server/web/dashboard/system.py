@@ -41,7 +41,11 @@ async def system(view: View) -> Context:
     info = await _info(view) if not found.troubles else {}
     roles = Counter(each.identity.role.value for each in app.connections)
     servers = Counter(each["server"] for each in (await view.ask(wire.Workers(0)))["workers"])
-    return {"found": found, "info": info, "roles": dict(roles), "servers": servers, "lag_s": app.ticker.lag_s}
+    nodes = app.store.connection.nodes()
+    return {
+        "found": found, "info": info, "roles": dict(roles), "servers": servers, "lag_s": app.ticker.lag_s,
+        "nodes": len(nodes), "node": nodes[0].address.place,
+    }  # fmt: skip
 
 
 async def tokens(view: View) -> Context:

@@ -20,7 +20,7 @@ from fairq.server.web.dashboard.pages import PAGES
 from fairq.store import library
 from fairq.store.connection import Connection
 from fairq.wire.terms import SILENT_S
-from tests import stores
+from tests import clusters, stores
 from tests.server.harness import OPERATOR, WORKER, raw, running, tenant
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
@@ -217,6 +217,12 @@ async def test_a_start_after_the_last_year_breaks_no_page(site: Site) -> None:
         for path in ("/delayed", "/queues/q/tasks/ada/far", "/queues/q/tenants/ada", "/tenants"):
             assert "ada" in text_of(await site.read(path))
         assert "9999-12-31" in text_of(await site.read("/delayed"))
+
+
+async def test_of_a_cluster_it_is_said_which_node_is_shown(cluster: clusters.Cluster) -> None:
+    async with visited(cluster.url) as site:
+        assert f"Store: {stores.HOST}:" in (told := text_of(await site.read("/system")))
+        assert "the first of 3 nodes" in told
 
 
 async def test_a_batch_counts_an_expired_task_once(site: Site) -> None:

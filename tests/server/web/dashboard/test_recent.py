@@ -16,7 +16,7 @@ from fairq.store.queue_calls import HistoryPage
 from tests.server.clock import StoreClock
 from tests.server.harness import WORKER, raw, running, tenant
 
-from .harness import Site, visited
+from .harness import Site, text_of, visited
 
 GAINS = some.dictionaries(some.sampled_from("abcd"), some.tuples(some.integers(0, 9), some.integers(0, 9)), min_size=1)
 FLAGS = False, False, False, False, False
@@ -129,6 +129,12 @@ async def test_of_many_tenants_some_are_sampled_and_any_is_found(
         watched = await recent.look("q")
         assert (watched.total, len(watched.tenants)) == (120, 30)
         assert "Of 120 tenants, the two minutes are of 30" in await site.read("/?queue=q")
+        told = text_of(await site.read("/tenants?queue=q"))
+        assert "30 of 120: those that this server served last" in told
+        names = [f"t{n:03}" for n in range(120)]
+        known, unknown = (next(each for each in names if (each in told) == is_told) for is_told in (True, False))
+        for name, due in ((known, "no contest"), (unknown, "–")):
+            assert f"{due} contested / due" in text_of(await site.read(f"/queues/q/tenants/{name}"))
         assert await find_tenants(site.store, "q", "t11", 50) == ([f"t11{n}" for n in range(10)], True)
         many, is_whole = await find_tenants(site.store, "q", "t", 50)
         assert (len(many), is_whole) == (50, False)
