@@ -6,12 +6,12 @@
 -- then how many of its own group come before it, and how many groups there are.
 local function count_by_turns(call, account, id)
   local asked, next_ids = task_options.of(call, id), takes.ids(call, account, TASKS_PER_CALL)
-  local at, group, place = turns.key(call, account, asked.priority), turns.group_of(asked), nil
+  local group, place = turns.group_of(asked), nil
   for i, each in ipairs(next_ids) do
     if each == id then place = i - 1 end
   end
   local own = group ~= '' and redis.call('ZRANK', turns.group_key(call, account, asked.priority, group), id) or 0
-  return place or math.max(#next_ids, own), place ~= nil, own, math.max(redis.call('ZCARD', at) - 1, 0)
+  return place or math.max(#next_ids, own), place ~= nil, own, turns.count(call, account, asked.priority)
 end
 
 -- The position of a waiting task among the tasks of its tenant, or of its batch.

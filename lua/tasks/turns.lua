@@ -37,6 +37,16 @@ function turns.key(call, account, priority)
   return call.prefix .. 'turns:' .. account.name .. ':' .. priority
 end
 
+-- How many groups of a priority have ready tasks, the loose ones as one of them; 0 if only these have.
+function turns.count(call, account, priority)
+  local at, loose = turns.key(call, account, priority), priorities.ready_key(call, account.name)
+  local members = redis.call('ZCARD', at)  -- the clock is one of them
+  if members == 0 then return 0 end
+  local low, high = priorities.score(priority - 0.5, 0), priorities.score(priority + 0.5, 0)
+  local has_loose = redis.call('ZCOUNT', loose, text(low), text(high)) > 0
+  return members - 1 - (redis.call('ZSCORE', at, LOOSE) and 1 or 0) + (has_loose and 1 or 0)
+end
+
 -- Gives a turn to groups that have none: {group, order} each. Those that go to the head (order < 0) get a sooner one
 -- even if they have one.
 local function join(call, account, priority, groups)

@@ -214,3 +214,13 @@ def test_a_quiet_tenant_is_told_that_it_starts_with_the_next_slots(queue: Queue)
     began = queue.now
     mill.run(lambda: "ada" in mill.started)
     assert queue.now - began <= 200
+
+
+def test_tasks_without_a_group_count_as_one_of_the_groups_that_take_turns(queue: Queue) -> None:
+    queue.enqueue("ada", "loose", "loose2")
+    assert why(queue, "loose").groups == 0
+    for name in ("x", "y"):
+        queue.enqueue("ada", f"{name}1", f"{name}2", group=name)
+    assert [why(queue, id).groups for id in ("loose", "x1", "y2")] == [3, 3, 3]
+    queue.claim(3)  # a claim gives the loose ones their turn
+    assert [why(queue, id).groups for id in ("loose2", "x2", "y2")] == [3, 3, 3]

@@ -114,4 +114,5 @@ class ReadyTasks:
         """Return how many tasks of its group precede a task (0 without a group), and how many groups take turns."""
         asked = self.asked[id]
         line = self.lines[asked.priority]
-        return line.groups[asked.group].index(id) if asked.group else 0, len(line.turn)
+        groups = len(line.groups) if line.has_groups else 0
+        return line.groups[asked.group].index(id) if asked.group else 0, groups

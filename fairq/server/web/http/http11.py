@@ -10,18 +10,41 @@ from __future__ import annotations
 import re
 
 import h11
+import trio
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from fairq.server.web.http.bounds import HEAD_BYTES, HEAD_S
+from fairq.server.web.http.problems import Problem, answer_of
+from fairq.server.web.http.request_ids import HEADER, new_id
+
+_HEADS = {  # why one cannot be read
+    400: Problem("bad_request", "the request is not HTTP/1.1"),
+    408: Problem("not_in_time", f"the request's head did not arrive within {HEAD_S:g} s"),
+    431: Problem("head_too_large", f"the request's line and headers have more than {HEAD_BYTES} bytes"),
+}
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(|[/?].*)", re.IGNORECASE)
 
 
 class _Protocol(H11Protocol):
     async def _check_protocol(self, event: h11.Request) -> None:
         """Ignore offers of other protocols."""
+
+    async def _send_error_response(self, status_code: int) -> None:
+        """Say why a head cannot be read."""
+        answer = answer_of(_HEADS.get(status_code) or _HEADS[400])
+        headers = [*answer.raw_headers, (HEADER.encode(), new_id().encode()), (b"connection", b"close")]
+        await self._send_h11_event(h11.Response(status_code=answer.status_code, headers=headers))
+        await self._send_h11_event(h11.Data(data=bytes(answer.body)))
+        await self._send_h11_event(h11.EndOfMessage())
+
+    async def head_late(self) -> None:
+        """Say that a head has begun, and has not ended in time."""
+        if self.connection.our_state is h11.IDLE and self.connection.trailing_data[0]:
+            await self._send_error_response(408)
 
     async def _create_stream(self, request: h11.Request) -> None:
         """Take a whole URL as a path, its host in place of the header's (RFC 9112, 3.2.2)."""
@@ -56,3 +79,11 @@ class Http11(TCPServer):
             pass  # it broke
         finally:
             await self._close()
+
+    async def _idle_timeout(self) -> None:
+        with trio.move_on_after(self.config.keep_alive_timeout) as waiting:
+            await self.context.terminated.wait()
+        with trio.CancelScope(shield=True):  # the stream has deadlines
+            if waiting.cancelled_caught and isinstance(self.protocol, _Protocol):
+                await self.protocol.head_late()
+            await self._initiate_server_close()

@@ -35,6 +35,7 @@ STATUS: dict[str, int] = {
     "too_large": 413,
     "wrong_type": 415,
     "not_here": 421,
+    "head_too_large": 431,
     "too_many": 429,
     "quota_exceeded": 429,
     "internal": 500,

@@ -36,9 +36,14 @@ def failure_of(scope: Scope) -> FairqError:
     return FairqError("internal error; the server's log says why" + (f": request {note.id}" if note else ""))
 
 
+def new_id() -> str:
+    """Make an id for a request that has brought none."""
+    return secrets.token_hex(8)
+
+
 def begin(scope: Scope, headers: Headers) -> Note:
     """Give a request its note: with the id that it brought, if that is sane, else a new one."""
     brought = headers.get(HEADER, "")
-    note = Note(brought if _SANE.fullmatch(brought) else secrets.token_hex(8))
+    note = Note(brought if _SANE.fullmatch(brought) else new_id())
     scope[_NOTE] = note
     return note

@@ -205,7 +205,29 @@ async def test_a_half_sent_head_and_a_silent_connection_are_closed(
     async with serving(served.store_url) as quick, plain(quick) as silent, plain(quick) as half:
         await half.send_all(head("GET", f"{TASKS}/t")[:40])
         assert await read_all(silent) == b""
-        assert await read_all(half) == b""
+        check_only_answer(await read_all(half), 408, "not_in_time")
+
+
+def check_only_answer(read: bytes, status: int, code: str) -> None:
+    """Check that a connection brought one answer, with a code and the request's id, and then its end."""
+    head, _, body = read.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"\r\nx-request-id: " in head.lower()
+    assert json.loads(body)["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "wrong_version"),
+        (b"*1\r\n$4\r\nPING\r\n\r\n", 400, "bad_request"),
+        (b"GET / HTTP/1.1\r\nA: " + b"b" * 100_000, 431, "head_too_large"),
+    ],
+)
+async def test_a_head_that_cannot_be_read_is_answered_once(served: Served, sent: bytes, status: int, code: str) -> None:
+    async with serving(served.store_url) as other, plain(other) as stream:
+        await stream.send_all(sent)
+        check_only_answer(await read_all(stream), status, code)
 
 
 NOISE: list[bytes] = [
