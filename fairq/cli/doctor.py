@@ -58,7 +58,7 @@ def doctor(
 def _print(findings: list[Finding]) -> None:
     for each in findings:
         where = f" ({each.node})" if each.node else ""
-        print(printable(f"{_SIGNS[each.level]}  {each.subject}{where}: {each.told}"))
+        print(printable(f"{_SIGNS[each.level]}  {each.subject}{where}: {each.message}"))
         if each.remedy:
             print(printable(f"         → {each.remedy}"))
 

@@ -1,9 +1,9 @@
-"""The attempts that this server sees go by: those that run, and how the last ones ended. In memory; no I/O.
+"""The attempts that this server has seen: the running ones, and how the last ones ended. In memory; no I/O.
 
-It costs a task two tuples. Of MAX_QUEUES queues, those with the latest traffic, each has the last MAX_ENDED
-attempts that ended, with MAX_ERROR characters of their errors: at most 40 MiB in all. Each has at most MAX_RUNNING
-running ones; those that were extended least recently are left out. The lease of a running one that is settled at
-another server stays here until its time is over.
+It costs a task two tuples. The MAX_QUEUES queues with the latest traffic are kept, each with its last MAX_ENDED
+attempts and MAX_ERROR characters of their errors: at most 40 MiB in all. Each has at most MAX_RUNNING running attempts;
+those that were extended least recently are left out. If another server settles a running attempt, its lease stays here
+until it is over.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _OfQueue:
     ended: deque[_Ended] = field(factory=lambda: deque(maxlen=MAX_ENDED))
 
     def run(self, leases: Mapping[str, _Running]) -> None:
-        """Note that leases begin, or go on."""
+        """Add leases that begin, or go on."""
         for id in self.running.keys() & leases:
             del self.running[id]
         self.running.update(leases)
@@ -63,7 +63,7 @@ class _OfQueue:
             self.running.popitem(last=False)
 
     def drop_over(self, now: float) -> None:
-        """Drop the leases whose time is over, up to the first that lasts."""
+        """Drop the leases that are over, up to the first that lasts."""
         while self.running and next(iter(self.running.values()))[1] < now:
             self.running.popitem(last=False)
 
@@ -78,7 +78,7 @@ class _OfQueue:
 
 @define(eq=False)
 class AttemptLog:
-    """The attempts at all queues' tasks."""
+    """The attempts of all queues."""
 
     _queues: OrderedDict[str, _OfQueue] = field(factory=OrderedDict, init=False)
 
@@ -119,11 +119,11 @@ class AttemptLog:
                 attempt, name = (known[2], known[4]) if known else (0, "")
                 of.ended.append((id, lease, state, attempt, name, now_ms, settlement.error[:MAX_ERROR]))
 
-    def lost(self, queue: str, told: Sequence[tuple[str, int, int]]) -> None:
-        """Note leases (id, number, attempt) whose time was over."""
+    def lost(self, queue: str, leases: Sequence[tuple[str, int, int]]) -> None:
+        """End leases (id, number, attempt) that ran out."""
         of = self._of(queue)
         now_ms = of.offset_ms + time.monotonic() * 1000
-        for id, lease, attempt in told:
+        for id, lease, attempt in leases:
             known = of.take(id, lease)
             state: AttemptState = "cancelled" if known and known[5] else "lost"
             of.ended.append((id, lease, state, attempt, known[4] if known else "", now_ms, ""))
@@ -170,7 +170,7 @@ def _ran_ms(lease: int, now_ms: float) -> int:
 
 
 def _number(lease: str) -> int:
-    """Return a lease's number, behind which stands how often it was taken over (TaskCalls.give_back)."""
+    """Return a lease's number without the count of takeovers that may follow it (TaskCalls.give_back)."""
     return int(lease.partition("/")[0])
 
 

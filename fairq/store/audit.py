@@ -1,4 +1,4 @@
-"""The audit in the store: capped streams of what operators change, and of what tenants set (lua/service/audit.lua)."""
+"""The audit in the store: capped streams of changes by operators, and by tenants (lua/service/audit.lua)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection
 
 AT_ONCE = 250  # changes that one call reads
-LOOKED = 2_500  # that one request looks at: then its cursor says where the next goes on
+LOOKED = 2_500  # changes that one request looks at; its cursor continues behind them
 BEGUN_KEPT, BEGUN_SHOWN = 1_000, 100
-LOST_MS = 300_000  # after which nobody will end a change that has begun
+LOST_MS = 300_000  # after this a change that has begun will not be ended
 
 
 class Entry(NamedTuple):
@@ -57,12 +57,12 @@ class Audit:
     call: Callable[..., Awaitable[Any]]
 
     async def begin(self, draft: Draft) -> bytes:
-        """Note a change that is about to be carried out, on a full store too: it leaves a trace. Returns its id."""
+        """Record a change before it is carried out, also on a full store. Returns its id."""
         id: bytes = await self.call(keys.AUDIT, "begin_change", *draft.named())
         return id
 
     async def end(self, id: bytes, draft: Draft, ended: bytes) -> None:
-        """Note what has become of it (no id: of what a tenant set), as JSON: outcome, previous value, result."""
+        """Record the end of a change (no id: one by a tenant), as JSON: outcome, previous value, result."""
         prefix = keys.AUDIT if id else keys.TENANTS_AUDIT
         await self.call(prefix, "end_change", id, *draft.named(), "ended", ended)
 

@@ -1,8 +1,8 @@
-"""Backups: what is true of a store, in lines of one file; they are read from snapshots of its primaries.
+"""Backups: the primary data of a store, in lines of one file. They are read from snapshots of its primaries.
 
-Each snapshot is loaded into a private Valkey. A queue lives on one node, so its lines are of one moment. The nodes of a
-cluster are read one after the other. While a restore is under way, the store's data version says so, and no server
-starts on it.
+Each snapshot is loaded into a private Valkey. A queue lives on one node, so its lines are from one point in time. The
+nodes of a cluster are read one after the other. While a restore is under way, the store's data version says so, and no
+server starts on it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from fairq.store.snapshot import SILENT_S, read_snapshot
 from fairq.store.store import Store
 from fairq.store.topology import SLOTS, Topology, is_moving_slots, read_topology
 
-_LOAD_S = 3_600.0  # that loading a node's data may take
-_PUT_BACK_S = 5.0  # that putting back the version of the data may take
-_SHOWN = 1_000  # lines from one showing to the next
+_LOAD_S = 3_600.0  # the longest time to load a node's data
+_PUT_BACK_S = 5.0  # the longest time to put back the version of the data
+_SHOWN = 1_000  # lines between two reports of progress
 _OF_SERVERS = (keys.SERVERS.encode(), f"{keys.WORKERS}:".encode(), keys.WRITTEN.encode())  # that run, or ran
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _CONFIG = """\
@@ -71,7 +71,7 @@ class Contents:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Make a file that only its owner may read, whole or not at all. Raises: SettingsError."""
+    """Make a file that only its owner may read; it is complete or does not exist. Raises: SettingsError."""
     if path.exists():
         raise SettingsError(f"{path} already exists", field="file")
     try:
@@ -94,7 +94,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 async def back_up(
     url: str, file: BinaryIO, near: Path, show: Show = lambda _: None, server: Path | None = None
 ) -> Header:
-    """Write a backup of the store at a URL; `show` is told how many lines were written.
+    """Write a backup of the store at a URL; `show` is called with the number of lines written.
 
     Snapshots go into a folder that is made in `near`, and deleted.
 
@@ -103,8 +103,8 @@ async def back_up(
     topology = await read_topology(url)
     primaries = topology.primaries
     await _check_nodes(topology)
-    told = read_info(await _ask(primaries[0], "INFO", "server"))
-    kind = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told.get('redis_version', '?')}"
+    info = read_info(await _ask(primaries[0], "INFO", "server"))
+    kind = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info.get('redis_version', '?')}"
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     header = Header(await _data_version(primaries), made_at, version("fairq"), kind, len(primaries))
     writer = Writer(file)
@@ -142,9 +142,9 @@ async def _save(address: Address, data: Path) -> None:
 async def _check_nodes(topology: Topology) -> None:
     """Check that each node is a primary, which no key leaves meanwhile. Raises: SettingsError, Unavailable."""
     for address in topology.primaries:
-        told = read_info(await _ask(address, "INFO", "replication"))
-        if told["role"] != "master":
-            primary = f"{told.get('master_host', '?')}:{told.get('master_port', '?')}"
+        info = read_info(await _ask(address, "INFO", "replication"))
+        if info["role"] != "master":
+            primary = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
             raise SettingsError(
                 f"{address.shown} is a replica, which may lack the last tasks: back up its primary, {primary}",
                 field="store",
@@ -195,8 +195,8 @@ async def _check(file: BinaryIO) -> Contents:
         lines, checking = read_lines(file), Checking()
         header = read_header(next(lines, b""))
         if not OLDEST <= header.data_version <= library.DATA_VERSION:
-            told = f"it holds data of version {header.data_version}, this fairq reads {READABLE}"
-            raise BadRequest(f"the backup cannot be used: {told}: use the fairq that wrote it", field="file")
+            cause = f"it holds data of version {header.data_version}, this fairq reads {READABLE}"
+            raise BadRequest(f"the backup cannot be used: {cause}: use the fairq that wrote it", field="file")
         for line in lines:
             checking.add(line)
         checking.end()
@@ -206,10 +206,10 @@ async def _check(file: BinaryIO) -> Contents:
 
 
 async def restore(path: Path, url: str, *, replace: bool, show: Show = lambda _: None) -> Contents:
-    """Write what a backup has into a store, and have its queues derive all else from that.
+    """Write the lines of a backup into a store, and rebuild its queues.
 
-    Nothing is changed until the whole backup has been checked. `replace`: delete what fairq has in the store first.
-    Raises: NotEmpty if there is something, or a server runs on it; BadRequest if the backup cannot be used;
+    Nothing is changed until the whole backup has been checked. `replace`: delete all data of fairq in the store first.
+    Raises: NotEmpty if there is any, or a server runs on it; BadRequest if the backup cannot be used;
     SettingsError, Unavailable.
     """
     with path.open("rb") as file:
@@ -262,7 +262,7 @@ async def _refuse_servers(store: Store) -> None:
 
 
 async def _refuse_keys(store: Store) -> None:
-    """Raises: NotEmpty if fairq has something in the store."""
+    """Raises: NotEmpty if the store has data of fairq."""
     async with aclosing(_keys_of(store)) as found:
         async for _, some in found:
             for key in some:
@@ -281,7 +281,7 @@ async def _delete_all(store: Store) -> None:
 
 
 async def _keys_of(store: Store) -> AsyncGenerator[tuple[Connection, list[bytes]], None]:
-    """List fairq's keys, some of a node at a time, but for the version of the data."""
+    """List fairq's keys, except the version of the data, some of a node at a time."""
     for node in store.connection.nodes():
         async with aclosing(scan(node.call)) as found:
             async for some in found:
@@ -289,7 +289,7 @@ async def _keys_of(store: Store) -> AsyncGenerator[tuple[Connection, list[bytes]
 
 
 def _dying_with_us() -> Callable[[], object] | None:
-    """Return what a child does to be killed when the thread that starts it ends; None where there is no such thing."""
+    """Return a function that ties a child to the thread that starts it: both end together. None if unsupported."""
     try:
         prctl = ctypes.CDLL(None).prctl
     except AttributeError:  # macOS
@@ -305,7 +305,7 @@ async def _serving(data: Path, database: int, server: Path | None) -> AsyncItera
         config = _CONFIG.format(socket=socket, folder=f'"{data.parent}"', name=data.name, log=f'"{log}"')
         command = [str(server or program()), "-"]
         try:
-            # by this thread, whose end is the child's: trio would have one do it that ends soon
+            # In this thread: the child dies with the thread that starts it, and trio's own threads end soon.
             process = subprocess.Popen(  # noqa: ASYNC220
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 start_new_session=True, preexec_fn=_dying_with_us(),

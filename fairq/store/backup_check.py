@@ -1,7 +1,7 @@
-"""Checks a backup line by line, before anything is written: each field by its rule, and what lines say of each other.
+"""Checks a backup line by line, before anything is written: each field by its rule, and references between lines.
 
-A line is refused by its number and its field unless servers could have stored it for their callers. It may come twice,
-as a key may where a store is read, but not with other content.
+A line is refused, naming its number and field, unless servers could have stored it for their callers. It may occur
+twice, as a key may when a store is read, but not with other content.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Checking:
     _streams: dict[tuple[str, str], tuple[int, int] | None] = field(factory=dict, init=False)  # last ids; None: empty
 
     def add(self, text: bytes) -> None:
-        """Check a line by itself, and note what it says of others."""
+        """Check a line by itself, and remember its references to others."""
         self._number += 1
         kind = ""
         try:
@@ -52,7 +52,7 @@ class Checking:
         self._note(KINDS[kind], line, text)
 
     def end(self) -> None:
-        """Check that what lines refer to is there, and that no lease's number will be given again."""
+        """Check that all references have their lines, and that no lease's number will be given again."""
         for queue, (lease, number) in self._leases.items():
             if lease > self._last_leases.get(queue, lease):
                 error = BadRequest("lease must not be greater than last_lease of its queue", field="lease")
@@ -72,7 +72,7 @@ class Checking:
         self._streams[of] = id if line["fields"] else None
 
     def _note_leases(self, line: Line) -> None:
-        """Note the greatest number of a lease in a queue, and the last one that was given."""
+        """Remember the greatest number of a lease in a queue, and the last one that was given."""
         queue = line.get("queue", "")
         if line["kind"] == "state":
             self._last_leases[queue] = line.get("last_lease", 0)
@@ -117,7 +117,7 @@ def _check(kind: Kind, line: Line, payload: bytes | None) -> None:
 
 
 def refused(error: Exception, number: int, kind: str) -> BadRequest | TooLarge:
-    """Return the error of a line: its number, and the field and the code of what it breaks."""
+    """Return the error of a line: its number, and the field and code of the broken rule."""
     field, what = "line", f"{type(error).__name__}: {error}"
     if isinstance(error, FairqError):
         field, what = error.field or "line", error.message

@@ -27,7 +27,7 @@ _GZIP = 31  # for zlib: with gzip's header, and the largest window
 
 @frozen
 class Header:
-    """What a backup is of."""
+    """The header of a backup."""
 
     data_version: int = field(converter=int)
     made_at: str  # ISO 8601, UTC
@@ -46,7 +46,7 @@ class Writer:
     _sum: Any = field(factory=lambda: blake2b(digest_size=_SUM), init=False)
 
     def begin(self, header: Header) -> None:
-        """Write what stands before all data."""
+        """Write the header."""
         self.add(orjson.dumps({"fairq_backup": VERSION} | asdict(header)))
 
     def add(self, line: bytes) -> None:
@@ -57,14 +57,14 @@ class Writer:
         self.lines += 1
 
     def end(self) -> None:
-        """Say that the backup is whole."""
+        """Write the end, which says that the backup is whole."""
         end = {"kind": "end", "lines": self.lines, "sum": self._sum.hexdigest()}
         self.file.write(self._packing.compress(orjson.dumps(end) + b"\n") + self._packing.flush())
         self.file.flush()
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Read a backup from its beginning: the header, then the lines. Raises: BadRequest if it is none, or damaged."""
+    """Read a backup from its beginning: the header, then the lines. Raises: BadRequest if it is invalid."""
     file.seek(0)
     total, count = blake2b(digest_size=_SUM), 0
     with gzip.GzipFile(fileobj=file, mode="rb") as packed:
@@ -85,10 +85,10 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
 def read_header(line: bytes) -> Header:
     """Read the first line of a backup. Raises: BadRequest."""
     try:
-        told = orjson.loads(line)
-        if told["fairq_backup"] != VERSION:
-            raise _bad(f"it is of version {told['fairq_backup']}, this fairq reads {VERSION}")
-        return Header(**{name: told[name] for name in Header.__annotations__})
+        header = orjson.loads(line)
+        if header["fairq_backup"] != VERSION:
+            raise _bad(f"it is of version {header['fairq_backup']}, this fairq reads {VERSION}")
+        return Header(**{name: header[name] for name in Header.__annotations__})
     except (ValueError, KeyError, TypeError):
         raise _bad("it has no header") from None
 

@@ -1,4 +1,4 @@
-"""The kinds of lines of a backup (fairq/store/backup_lines.py): their fields, and what must hold between these."""
+"""The kinds of lines of a backup (fairq/store/backup_lines.py): their fields, and the rules between these."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ _TOKEN = {each.name for each in fields(TokenRecord)}
 
 
 class Kind(NamedTuple):
-    """What a line of a kind holds.
+    """A kind of line.
 
-    `check` checks what must hold between its fields; `things` are those that it is the only line of, and `seeks` names
-    those that it refers to, by field.
+    `check` checks the rules between its fields. `things` are those that only this line may define; `seeks` are those
+    that it refers to, by field.
     """
 
     fields: list[LineField]

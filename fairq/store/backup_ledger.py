@@ -1,7 +1,7 @@
-"""What the lines of a backup say of each other: which things there are, each once, and which they refer to.
+"""References between the lines of a backup: the things that they define, each once, and those that they refer to.
 
-It is known at the end, and a backup may be larger than memory, so a thing is a hash of 64 bits: a line takes 24 bytes
-for each thing that it holds, and as many for each that it refers to.
+They can be compared only at the end, and a backup may be larger than memory. So a thing is a hash of 64 bits: a line
+takes 24 bytes for each thing that it defines, and as many for each that it refers to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key = tuple[object, ...]
 
 
 class Fault(NamedTuple):
-    """What is wrong with a line."""
+    """A fault of a line."""
 
     line: int
     error: BadRequest
@@ -38,25 +38,25 @@ def _hash(key: Key) -> int:
 
 @define(eq=False)
 class Ledger:
-    """Notes what there is and what is referred to."""
+    """Remembers the things that lines define, and those that they refer to."""
 
     _held: list[array[int]] = field(factory=_pages, init=False)  # thing, content, line
     _sought: list[array[int]] = field(factory=_pages, init=False)  # thing, kind of reference, line
     _kinds: dict[tuple[str, str], int] = field(factory=dict, init=False)
 
     def hold(self, key: Key, content: int, line: int) -> None:
-        """Note that a line holds a thing."""
+        """Remember that a line defines a thing."""
         thing = _hash(key)
         self._held[thing % _PAGES].extend((thing, content, line))
 
     def seek(self, key: Key, field: str, line: int) -> None:
-        """Note that a field of a line refers to a thing, whose kind is the first word of its key."""
+        """Remember that a field of a line refers to a thing; the thing's kind is the first word of its key."""
         thing = _hash(key)
         kind = self._kinds.setdefault((field, str(key[0])), len(self._kinds))
         self._sought[thing % _PAGES].extend((thing, kind, line))
 
     def faults(self) -> Iterator[Fault]:
-        """Find lines that hold what another holds with other content, or refer to what is not there."""
+        """Find lines that define a thing again with other content, or refer to one that is missing."""
         kinds = list(self._kinds)
         for page, sought in zip(self._held, self._sought, strict=True):
             contents = dict[int, int]()

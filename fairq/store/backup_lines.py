@@ -1,8 +1,8 @@
-"""What a line of a backup is of: the true data of a store, as JSON.
+"""The lines of a backup: the primary data of a store, as JSON.
 
-A line is an object with `kind` first and, of what is in a queue, `queue`. The rest of a line:
+A line is an object with `kind` first and, for data of a queue, `queue`. The rest of a line:
 
-| kind | fields | what it is of |
+| kind | fields | content |
 |---|---|---|
 | `queue` | `made` (when, a space, and its maker) | the registry |
 | `token`, `token_use` | `id`, `value` (JSON; ms) | tokens' hashes, and when they were used |
@@ -13,7 +13,7 @@ A line is an object with `kind` first and, of what is in a queue, `queue`. The r
 | `opening_hours` | `id` (a tenant, or empty), HOURS | |
 | `webhook`, `batch` | `id`, WEBHOOK or BATCH | |
 | `task` | `id`, HEADER, `options` (a map), `run`, `death`, `delayed_until`, `payload` | a task |
-| `done` | `id`, MARK | a task that was done or cancelled, or whose dead letter went, in the last minutes |
+| `done` | `id`, MARK | a task that was done or cancelled, or lost its dead letter, in the last minutes |
 | `callback` | `id`, `payload` | the payload of a callback task of a batch |
 | `schedule` | `tenant`, `id`, SCHEDULE (`timing`: `every`, `zone`, `cron`) | |
 | `template` | `id`, `options` (OPTIONS), `payload` | a schedule's task |
@@ -21,15 +21,15 @@ A line is an object with `kind` first and, of what is in a queue, `queue`. The r
 | `declared` | `id`, `at` | when a worker last declared a schedule |
 | `cancelling` | `id`, `at` | since when a batch is being cancelled |
 | `result`, `unique` | `id`, `until`, `value` | a kept result; the task that holds a dedupe key |
-| `kept` | `of` (`r` or `k`), `tag`, `bytes`, `id`, `until` | what a result, or a held dedupe key, counts |
+| `kept` | `of` (`r` or `k`), `tag`, `bytes`, `id`, `until` | the bytes that a result, or a held dedupe key, counts |
 | `batch_result` | `batch`, `id`, `until`, `order` | a task that was done, and until when its result is kept |
 | `event` | `tenant`, `id`, `fields` | an event of a feed; without fields: the last id of one that keeps no events |
 | `slot` | `id` (place in its ring), `step` (s), SLOT, `rows` (SLOT_ROW; `waits`: pairs of bucket, count) | history |
 
-Names in capitals are records of lua/KEYS.md; their fields stand in the line by name. A field that is missing is 0
-or empty; one that is not known is refused. Infinity is `"inf"`. A text that is no UTF-8 is `{"base64": ...}`. A payload
-stands last in its line, byte for byte, or in `payload_base64` if it is no JSON in one line. fairq/store/backup_kinds.py
-has the rules of the fields.
+Names in capitals are records of lua/KEYS.md; their fields are in the line by name. A missing field is 0 or empty; an
+unknown one is refused. Infinity is `"inf"`. Text that is not UTF-8 is `{"base64": ...}`. A payload comes last in its
+line, byte for byte, or in `payload_base64` if it is not JSON on one line. fairq/store/backup_kinds.py has the rules of
+the fields.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ def tell_text(text: bytes) -> Any:
         return {"base64": base64.b64encode(text).decode()}
 
 
-def read_text(told: Any) -> bytes:
+def read_text(value: Any) -> bytes:
     """Read bytes that `tell_text` wrote. Raises: ValueError."""
-    if isinstance(told, dict):
-        found = base64.b64decode(told["base64"], validate=True)
-        if tell_text(found) != told:  # one text, one spelling: lines are compared as they stand
+    if isinstance(value, dict):
+        found = base64.b64decode(value["base64"], validate=True)
+        if tell_text(found) != value:  # one text, one spelling: lines are compared as they are
             raise ValueError("a text is invalid")
         return found
-    if not isinstance(told, str):
+    if not isinstance(value, str):
         raise ValueError("a text is invalid")
-    return told.encode()
+    return value.encode()
 
 
 def tell_number(value: float) -> Any:
@@ -84,20 +84,20 @@ def tell_number(value: float) -> Any:
     return int(value) if abs(value) < _EXACT and value == int(value) else value
 
 
-def read_number(told: Any) -> float:
+def read_number(value: Any) -> float:
     """Read a number that `tell_number` wrote. Raises: ValueError."""
-    if type(told) in (int, float):
-        return told  # type: ignore[no-any-return]
-    if isinstance(told, str):
-        return float(told)
+    if type(value) in (int, float):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, str):
+        return float(value)
     raise ValueError("a number is invalid")
 
 
 def tell_record(name: str, packed: bytes) -> tuple[dict[str, Any], int]:
-    """Unpack a record for a line, and tell where it ends."""
+    """Unpack a record for a line, and return where it ends."""
     values, end = FORMATS[name].unpack(packed)
-    told = {each: _TELLERS.get(each, _tell_value)(value) for each, value in values.items() if each != "more" or value}
-    return told, end
+    line = {each: _TELLERS.get(each, _tell_value)(value) for each, value in values.items() if each != "more" or value}
+    return line, end
 
 
 def tell_map(packed: bytes) -> dict[str, Any]:
@@ -106,16 +106,16 @@ def tell_map(packed: bytes) -> dict[str, Any]:
     return {name: value if isinstance(value, str) else tell_number(value) for name, value in found.items()}
 
 
-def read_map(told: Mapping[str, Any]) -> bytes:
+def read_map(values: Mapping[str, Any]) -> bytes:
     """Pack a map by name. Raises: ValueError, AttributeError."""
     return ormsgpack.packb({
-        name: value if isinstance(value, str) else read_number(value) for name, value in told.items()
+        name: value if isinstance(value, str) else read_number(value) for name, value in values.items()
     })  # fmt: skip
 
 
-def read_record(name: str, told: Mapping[str, Any]) -> bytes:
-    """Pack what a line says of a record. Raises: ValueError, KeyError, TypeError, struct.error, AttributeError."""
-    return FORMATS[name].pack({each: read(told.get(each, nothing)) for each, nothing, read in _READERS[name]})
+def read_record(name: str, line: Mapping[str, Any]) -> bytes:
+    """Pack the record of a line. Raises: ValueError, KeyError, TypeError, struct.error, AttributeError."""
+    return FORMATS[name].pack({each: read(line.get(each, nothing)) for each, nothing, read in _READERS[name]})
 
 
 def _tell_value(value: Any) -> Any:
@@ -131,8 +131,8 @@ def _tell_timing(packed: bytes) -> dict[str, Any]:
     return {"every": timing.every_ms, "zone": timing.zone, "cron": timing.cron}
 
 
-def _read_timing(told: Mapping[str, Any]) -> bytes:
-    return pack_timing(Timing(told["cron"], told["zone"], int(read_number(told["every"]))))
+def _read_timing(line: Mapping[str, Any]) -> bytes:
+    return pack_timing(Timing(line["cron"], line["zone"], int(read_number(line["every"]))))
 
 
 _TELLERS: dict[str, Callable[[Any], Any]] = {  # of fields that are more than a number or a text
@@ -144,12 +144,12 @@ _TELLERS: dict[str, Callable[[Any], Any]] = {  # of fields that are more than a 
     "waits": lambda packed: list(unpack_waits(packed).items()),
 }
 _READ: dict[str, Callable[[Any], bytes]] = {  # the same, back
-    "tag": lambda told: int(told or 0).to_bytes(4, "little"),
-    "settings": lambda told: read_map(told) if told else b"",
-    "books": lambda told: read_record("BOOKS", told) if isinstance(told, dict) else b"",
-    "options": lambda told: read_record("OPTIONS", told) if isinstance(told, dict) else b"",
+    "tag": lambda value: int(value or 0).to_bytes(4, "little"),
+    "settings": lambda value: read_map(value) if value else b"",
+    "books": lambda value: read_record("BOOKS", value) if isinstance(value, dict) else b"",
+    "options": lambda value: read_record("OPTIONS", value) if isinstance(value, dict) else b"",
     "timing": _read_timing,
-    "waits": lambda told: pack_waits(dict(told)),
+    "waits": lambda value: pack_waits(dict(value)),
 }
 _READERS: dict[str, list[tuple[str, str | int, Callable[[Any], Any]]]] = {  # field, its default, how it is read
     name: [
@@ -161,7 +161,7 @@ _READERS: dict[str, list[tuple[str, str | int, Callable[[Any], Any]]]] = {  # fi
 
 
 def dump(line: dict[str, Any], payload: bytes | None = None) -> bytes:
-    """Write a line, with its payload behind all else."""
+    """Write a line, with its payload last."""
     if payload is None:
         return orjson.dumps(line)
     try:

@@ -1,4 +1,4 @@
-"""The rules of a backup's fields: what a caller may give by the rule of its argument, all else by what its bytes hold.
+"""The rules of a backup's fields: those that callers give have the rule of the argument, others that of their bytes.
 
 Each check takes a value and the field's name, and raises BadRequest, or TooLarge, which names the field. `fields_of`
 lists the fields of a record of lua/KEYS.md, as they stand in a line (fairq/store/backup_lines.py).
@@ -30,12 +30,12 @@ from fairq.wire import strict_json
 Check = Callable[[Any, str], object]
 
 MAX_ERROR_BYTES = 2_048  # of an error (lua/base/prelude.lua)
-MAX_EXTRA = 400 + 4 * (255 + 128)  # that a task's options count: those of a key and a group of any length
+MAX_EXTRA = 400 + 4 * (255 + 128)  # bytes that a task's options count at most, with the longest key and group
 _MAX_MAP = 100  # names in a map
 _MAX_MOMENT = 1 << 52  # of the library
 _BITS = {"b": -8, "B": 8, "h": -16, "H": 16, "i": -32, "I": 32}  # of struct's whole numbers; negative: with a sign
 
-REQUIRED = object()  # in place of what a field is if it is missing
+REQUIRED = object()  # instead of a default: the field must be present
 
 COUNT, MOMENT, FLAG = whole(0, MAX_LEASE).check, number(0, _MAX_MOMENT).check, whole(0, 1).check
 LEASE = COUNT  # 0: none
@@ -45,7 +45,7 @@ _TASKS = rules_of(NewTask)
 
 
 def finite(value: Any, field: str) -> float:
-    """Check a number of any size; a whole one is kept exactly, or not at all."""
+    """Check a number of any size; a whole number must be exact."""
     if type(value) in (int, float) and math.isfinite(value) and float(value) == value:
         return float(value)
     raise BadRequest(f"{field} must be a number of eight bytes, not {value!r:.80}", field=field)
@@ -99,7 +99,7 @@ def json_text(most: int) -> Check:
 
 
 def map_of(rules: Mapping[str, Check]) -> Check:
-    """Return the check of a map by name; one that is not known is of a later version, and kept as servers keep it."""
+    """Return the check of a map by name; unknown names belong to a later version and are kept, as servers keep them."""
 
     def check(value: Any, field: str) -> dict[str, Any]:
         if type(value) is not dict or len(value) > _MAX_MAP:
@@ -132,7 +132,7 @@ _SETTINGS = map_of(
 
 @contextmanager
 def inside(field: str, *, is_whole: bool = False) -> Iterator[None]:
-    """Name a field of a line where an error names a part of what it holds, or (`is_whole`) calls it something else."""
+    """Name the field of a line in errors about a part of its value, or (`is_whole`) about another name."""
     try:
         yield
     except (BadRequest, TooLarge) as error:
@@ -253,7 +253,7 @@ _OWN: dict[str, dict[str, Check]] = {
 
 
 class LineField(NamedTuple):
-    """A field: its name, what it is if it is missing (None: nothing to check), its check, and its name in errors."""
+    """A field: its name, its default (None: nothing to check), its check, and its name in errors."""
 
     name: str
     nothing: Any

@@ -1,4 +1,4 @@
-"""Calls of the Lua library in the store: it is loaded where it is missing, and queues are made where they are new."""
+"""Calls of the Lua library in the store: they load the library if it is missing, and make new queues."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ async def load_library(call: Callable[..., Awaitable[Any]]) -> None:
 
 @define(eq=False)
 class Calls:
-    """What all verbs of the store are called with."""
+    """Calls verbs of the store."""
 
     connection: Connection | Cluster
     subscription: Subscription | ClusterSubscription
-    counts: Counts = field(factory=Counts, init=False)  # of what goes by, for the history
+    counts: Counts = field(factory=Counts, init=False)  # for the history
     attempts: AttemptLog = field(factory=AttemptLog, init=False)
     registry: Registry = field(init=False)
     audit: Audit = field(init=False)
     tokens: Tokens = field(init=False)
     workers: Workers = field(init=False)
-    replicas: Replicas | None = field(default=None, init=False)  # that must have what is put into a queue
-    _unfit: SettingsError | None = field(default=None, init=False)  # why the data is not ours any more
+    replicas: Replicas | None = field(default=None, init=False)  # that must have a write before it is acknowledged
+    _unfit: SettingsError | None = field(default=None, init=False)  # why this build cannot use the data any more
     _is_unfit: trio.Event = field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -92,7 +92,7 @@ class Calls:
         return await self.connection.call(*call)
 
     async def _check_data(self) -> None:
-        """Check that the data is still ours; an empty store gets our version. Raises: Unavailable."""
+        """Check that this build may still use the data; an empty store gets our version. Raises: Unavailable."""
         try:
             await check_data_version(self.connection.call)
         except SettingsError as error:
@@ -110,7 +110,7 @@ class Calls:
     async def _put(
         self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "", at_once: Sequence[str] = ()
     ) -> Any:
-        """Call a verb that puts something into a queue; make the queue if it does not exist, for `maker` (a tenant).
+        """Call a verb that stores something in a queue; make the queue if it does not exist, for `maker` (a tenant).
 
         `at_once`: more arguments if the call is sent before this yields. Returns when `replicas` have it.
         """

@@ -1,8 +1,8 @@
-"""Subscriptions in a cluster: to sharded channels at the primary that has their slot, to plain ones at all primaries.
+"""Subscriptions in a cluster: to sharded channels at the primary with their slot, to plain channels at every primary.
 
 A node delivers messages of a sharded channel only while it has the slot. When the slot moves, it sends `sunsubscribe`
 (or MOVED to later subscribers), and the channel is subscribed at its new owner. A plain channel works at any node; it
-is subscribed at all of them, so that no message is lost when one dies.
+is subscribed at every primary, so that no message is lost when one dies.
 """
 
 from __future__ import annotations

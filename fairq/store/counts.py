@@ -1,7 +1,7 @@
-"""Counts what a server sees go by in each queue, until it adds that to the history in the store. No I/O.
+"""Counts a server's traffic in each queue, until it adds the counts to the history in the store. No I/O.
 
-Counting costs a task no object of its own: an addition or two when it is enqueued and started, or has failed. Of each
-queue at most MAX_TENANTS tenants are counted apart; when there are more, the half with less traffic joins the others.
+Counting costs a task no object of its own: an addition or two when it is enqueued and started, or has failed. A queue
+counts at most MAX_TENANTS tenants separately; if there are more, the half with less traffic is added to the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _action_of = attrgetter("action")
 
 @define(eq=False)
 class TenantCounts:
-    """What one tenant did: tasks enqueued, attempts started and failed, starts by buckets of their waiting time."""
+    """The counts of one tenant: tasks enqueued, attempts started and failed, starts by buckets of waiting time."""
 
     enqueued: int = 0
     started: int = 0
@@ -45,7 +45,7 @@ class TenantCounts:
 
 @define(eq=False)
 class QueueCounts:
-    """What happened in one queue; `lost`: leases that ran out."""
+    """The counts of one queue; `lost`: leases that ran out."""
 
     lost: int = 0
     tenants: dict[str, TenantCounts] = field(factory=dict)
@@ -72,7 +72,7 @@ class QueueCounts:
 
 @define(eq=False)
 class Counts:
-    """What happened in all queues since each was last taken."""
+    """The counts of all queues, each since it was last taken."""
 
     queues: dict[str, QueueCounts] = field(factory=dict, init=False)
 
@@ -89,7 +89,7 @@ class Counts:
             self.of(queue).of(tenant).enqueued += tasks
 
     def claimed(self, queue: str, now_ms: int, leases: Sequence[Lease]) -> None:
-        """Count tasks that start, and for how long those had waited that start for the first time."""
+        """Count tasks that start, and how long tasks waited for their first start."""
         of = self.of(queue)
         tenants = of.tenants
         for lease in leases:

@@ -1,4 +1,4 @@
-"""Writes what is true of a store as lines of a backup, from a copy of a node's data that does not change."""
+"""Writes the primary data of a store as lines of a backup, from a copy of a node's data that does not change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Pairs = Sequence[tuple[bytes, bytes]]
 
 
 class _Key(NamedTuple):
-    """A key of a queue, or of the service, whose name is all of it."""
+    """A key of a queue, or of the service (then its name is the whole key)."""
 
     key: bytes
     name: str
@@ -78,9 +78,9 @@ class _Queues:
 
 
 async def write_lines(call: Call, write: Write) -> None:
-    """Write the lines of all that is true in a node; derived keys, and those of living servers, have none.
+    """Write the lines of all primary data in a node. Derived keys, and those of running servers, have no lines.
 
-    Nor have those of a queue that is being deleted: who looks for it afterwards finds none.
+    Neither have keys of a queue that is being deleted: after a restore it does not exist.
     """
     streams, queues = set[bytes](), _Queues(call)
     async with aclosing(scan(call)) as pages:
@@ -145,8 +145,8 @@ async def _write_entries(call: Call, key: _Key, write: Write) -> None:
             write(dump(head | {"id": id.decode(), "fields": fields}))
         first = b"(" + rows[-1][0]
     if first == b"-":  # the ids of a feed that keeps nothing go on
-        told = await call("XINFO", "STREAM", key.key)
-        write(dump(head | {"id": told[told.index(b"last-generated-id") + 1].decode(), "fields": {}}))
+        info = await call("XINFO", "STREAM", key.key)
+        write(dump(head | {"id": info[info.index(b"last-generated-id") + 1].decode(), "fields": {}}))
 
 
 def _line_of(key: _Key, id: bytes, value: bytes) -> bytes:
@@ -159,26 +159,26 @@ def _line_of(key: _Key, id: bytes, value: bytes) -> bytes:
             kind = "token" if key.name == keys.TOKENS else "token_use"
             return dump({"kind": kind, "id": id.decode(), "value": orjson.loads(value)})
         case "limits":
-            kind, told = "limits", {"limits": tell_map(value)}
+            kind, fields = "limits", {"limits": tell_map(value)}
         case "schedules":
-            kind, told = "schedule", {"tenant": key.rest.decode()} | tell_record("SCHEDULE", value)[0]
+            kind, fields = "schedule", {"tenant": key.rest.decode()} | tell_record("SCHEDULE", value)[0]
         case "templates":
-            kind, told = "template", tell_record("TEMPLATE", value)[0]
-            payload = read_text(told.pop("payload"))
+            kind, fields = "template", tell_record("TEMPLATE", value)[0]
+            payload = read_text(fields.pop("payload"))
         case "history":
-            kind, told = "slot", {"step": int(key.rest)} | _slot(value)
+            kind, fields = "slot", {"step": int(key.rest)} | _slot(value)
         case "ends":
-            kind, told = "kept", _kept(id, value)
+            kind, fields = "kept", _kept(id, value)
         case "batch_results":
             until, _, id = id.partition(b" ")
             order = tell_number(float(value))
-            kind, told = "batch_result", dict[str, Any](batch=tell_text(key.rest), until=int(until), order=order)
+            kind, fields = "batch_result", dict[str, Any](batch=tell_text(key.rest), until=int(until), order=order)
         case _ if key.name in TIMES:
-            kind, told = TIMES[key.name], {"at": tell_number(float(value))}
+            kind, fields = TIMES[key.name], {"at": tell_number(float(value))}
         case _:
             kind, record = RECORDS[key.name]
-            told, _ = tell_record(record, value)
-    return dump({"kind": kind, "queue": key.queue, "id": tell_text(id)} | told, payload)
+            fields, _ = tell_record(record, value)
+    return dump({"kind": kind, "queue": key.queue, "id": tell_text(id)} | fields, payload)
 
 
 async def _write_tenants(call: Call, key: _Key, pairs: Pairs, write: Write) -> None:
@@ -186,9 +186,9 @@ async def _write_tenants(call: Call, key: _Key, pairs: Pairs, write: Write) -> N
     names = [account["name"] for _, account in accounts]
     details = await call("HMGET", keys.queue_prefix(key.queue) + ":tenants", *names)
     for (tag, account), packed in zip(accounts, details, strict=True):
-        told = tell_record("DETAILS", packed)[0] if packed else None
+        fields = tell_record("DETAILS", packed)[0] if packed else None
         head = {"kind": "tenant", "queue": key.queue, "tag": int.from_bytes(tag, "little")}
-        write(dump(head | {"account": account, "details": told}))
+        write(dump(head | {"account": account, "details": fields}))
 
 
 async def _write_tasks(call: Call, key: _Key, pairs: Pairs, write: Write) -> None:

@@ -1,6 +1,6 @@
-"""Looks a store over: what could lose tasks, refuse them or slow them down, each finding with its remedy.
+"""Examines a store: risks of lost, refused or slow tasks, each finding with its remedy.
 
-It changes nothing, and asks for no more than a managed store allows: what a store hides is said to be hidden.
+It changes nothing, and needs no more than a managed store allows: settings that a store hides are reported as hidden.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Ask = Callable[..., Awaitable[Any]]
 
 
 async def examine(url: str, ahead_of_ms: Callable[[], float] = lambda: time.time() * 1000) -> AsyncIterator[Finding]:
-    """Look over the store at a URL, node by node. Raises: SettingsError for an invalid URL."""
+    """Examine the store at a URL, node by node. Raises: SettingsError for an invalid URL."""
     try:
         nodes = (await read_topology(url)).primaries
     except (*BROKEN, trio.TooSlowError, FairqError) as error:
@@ -116,10 +116,10 @@ def _persistence(info: Mapping[str, str], config: Mapping[str, str] | None) -> l
             Finding("problem", "persistence", "the store's last snapshot failed, so it takes no writes", remedy)
         )
     if config is not None and info.get("aof_enabled") == "1" and config.get("appendfsync") != "always":
-        told = f"appendfsync is {config.get('appendfsync')}: a power cut loses up to a second of acknowledged tasks"
+        message = f"appendfsync is {config.get('appendfsync')}: a power cut loses up to a second of acknowledged tasks"
         if config.get("appendfsync") == "no":
-            told = "appendfsync is no: a power cut loses what the system had not written yet, perhaps half a minute"
-        found.append(Finding("warning", "persistence", told, "CONFIG SET appendfsync always, if that matters"))
+            message = "appendfsync is no: a power cut loses what the system had not written yet, perhaps half a minute"
+        found.append(Finding("warning", "persistence", message, "CONFIG SET appendfsync always, if that matters"))
     hidden = "the append-only file is on; the store does not tell when it is synced"
     if found or info.get("aof_enabled") != "1":
         return found
@@ -129,34 +129,35 @@ def _persistence(info: Mapping[str, str], config: Mapping[str, str] | None) -> l
 def _replicas(info: Mapping[str, str], config: Mapping[str, str] | None) -> list[Finding]:
     """Say what a failover would cost: a promoted replica takes no writes while it has fewer replicas than it needs."""
     if info.get("role") == "slave":
-        told, remedy = "this node is a replica and takes no writes", "name the primary, or its sentinels, in the URL"
-        return [Finding("problem", "replicas", told, remedy)]
+        message, remedy = "this node is a replica and takes no writes", "name the primary, or its sentinels, in the URL"
+        return [Finding("problem", "replicas", message, remedy)]
     count, least = int(info.get("connected_slaves", 0)), int((config or {}).get("min-replicas-to-write", 0))
     has = f"the primary has {count} replica{'s' * (count != 1)}"
     if least and count <= least:
-        told = f"{has}, and min-replicas-to-write is {least}: a promoted replica takes no writes until it has {least}"
+        needs = f"min-replicas-to-write is {least}: a promoted replica takes no writes until it has {least}"
         remedy = f"attach another replica, or CONFIG SET min-replicas-to-write {max(count - 1, 0)}"
-        return [Finding("warning", "replicas", told, remedy)]
+        return [Finding("warning", "replicas", f"{has}, and {needs}", remedy)]
     if count > 1 and not least and config is not None:
-        told = f"{has} and min-replicas-to-write is 0: cut off from them it takes tasks that a failover loses"
+        message = f"{has} and min-replicas-to-write is 0: cut off from them it takes tasks that a failover loses"
         remedy = "serve with --wait-replicas 1, or CONFIG SET min-replicas-to-write 1 on every node"
-        return [Finding("warning", "replicas", told, remedy)]
+        return [Finding("warning", "replicas", message, remedy)]
     return [Finding("ok", "replicas", has)]
 
 
 def _memory(info: Mapping[str, str]) -> list[Finding]:
     limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
     if limit and used > NEAR_FULL * limit:
-        told = f"{used * 100 // limit} % of maxmemory is used; a full store takes no new tasks"
-        return [Finding("warning", "memory", told, "raise maxmemory, or find the queue that grows: fairq queues list")]
-    told = f"{used >> 20:,} MiB used" + (f" of {limit >> 20:,}" if limit else "; maxmemory is not set")
-    return [Finding("ok", "memory", told)]
+        message = f"{used * 100 // limit} % of maxmemory is used; a full store takes no new tasks"
+        remedy = "raise maxmemory, or find the queue that grows: fairq queues list"
+        return [Finding("warning", "memory", message, remedy)]
+    message = f"{used >> 20:,} MiB used" + (f" of {limit >> 20:,}" if limit else "; maxmemory is not set")
+    return [Finding("ok", "memory", message)]
 
 
 def _preloaded(stream: trio.abc.Stream) -> str | None:
-    """Name the allocator that the store's process has loaded beside libc's: "" if it has none, None if unseen.
+    """Name the allocator that the store's process has loaded in place of libc's: "" for libc's, None if unknown.
 
-    The store does not know it. Only the kernel tells which process answers on a unix socket.
+    The store does not know it. The kernel knows which process answers on a unix socket.
     """
     if sys.platform != "linux" or not isinstance(stream, trio.SocketStream) or stream.socket.family != socket.AF_UNIX:
         return None
@@ -177,9 +178,9 @@ def _allocator(info: Mapping[str, str], preloaded: str | None) -> list[Finding]:
     if preloaded:
         return [Finding("ok", "allocator", f"{preloaded}, preloaded")]
     unseen = ", unless another is preloaded, which is seen only over a unix socket" if preloaded is None else ""
-    told = f"libc's{unseen}: it takes a fifth of the store's time"
+    message = f"libc's{unseen}: it takes a fifth of the store's time"
     remedy = "install jemalloc (Debian: libjemalloc2), and restart; build a store of your own with it"
-    return [Finding("warning", "allocator", told, remedy)]
+    return [Finding("warning", "allocator", message, remedy)]
 
 
 async def _permissions(call: Ask) -> list[Finding]:
@@ -206,9 +207,9 @@ async def _libraries(call: Ask) -> list[Finding]:
         return [Finding("warning", "library", error.message, "allow FUNCTION in the user's ACL")]
     others = [name for name in names if name != library.name()]
     if others:
-        told = f"function libraries of other versions: {', '.join(others)}"
+        message = f"function libraries of other versions: {', '.join(others)}"
         remedy = "fairq doctor --prune deletes them; a server that still runs one loads it again"
-        return [Finding("warning", "library", told, remedy)]
+        return [Finding("warning", "library", message, remedy)]
     return [Finding("ok", "library", f"{library.name()}" if names else "none yet: a server loads it at its start")]
 
 
@@ -218,8 +219,8 @@ async def _data(call: Ask) -> list[Finding]:
     except Redirected:  # the node that has the slot tells
         return []
     except SettingsError as error:
-        told, _, remedy = error.message.partition(": ")
-        return [Finding("problem", "data", told, remedy)]
+        message, _, remedy = error.message.partition(": ")
+        return [Finding("problem", "data", message, remedy)]
     except FairqError as error:
         return [Finding("problem", "data", error.message, "extend the user's ACL")]
     if state is None:
@@ -230,13 +231,13 @@ async def _data(call: Ask) -> list[Finding]:
 
 
 def _migration(state: DataState, each: Migration) -> Finding:
-    """Say what an upgrade to this fairq does to the data."""
-    told = f"version {state.version}; it will be migrated to {each.number}: {each.about}"
+    """Describe the effect of an upgrade to this fairq on the data."""
+    message = f"version {state.version}; it will be migrated to {each.number}: {each.about}"
     remedy = "back up, then roll the servers: new ones do it when no older one runs, and no older one comes back then"
     if each.number == state.target:
-        told = f"version {state.version}; it is being migrated to {each.number}: {each.about}"
+        message = f"version {state.version}; it is being migrated to {each.number}: {each.about}"
         remedy = "servers do it beside their work; fairq migrate does it too"
-    return Finding("warning", "data", told, remedy)
+    return Finding("warning", "data", message, remedy)
 
 
 async def _clock(call: Ask, now_ms: Callable[[], float]) -> list[Finding]:
@@ -247,15 +248,15 @@ async def _clock(call: Ask, now_ms: Callable[[], float]) -> list[Finding]:
     found = []
     if abs(ahead_ms) > max(OFF_MS, trip_ms):
         way = "ahead of" if ahead_ms > 0 else "behind"
-        told = f"the store's clock is {abs(ahead_ms) / 1000:.1f} s {way} this machine's"
+        message = f"the store's clock is {abs(ahead_ms) / 1000:.1f} s {way} this machine's"
         level: Level = "problem" if abs(ahead_ms) > FAR_OFF_MS else "warning"
         found.append(
-            Finding(level, "clock", told, "let NTP set the clocks of both machines (chrony, systemd-timesyncd)")
+            Finding(level, "clock", message, "let NTP set the clocks of both machines (chrony, systemd-timesyncd)")
         )
     if trip_ms > SLOW_MS:
-        told = f"a round trip takes {trip_ms:.1f} ms; every call of a task waits for some"
+        message = f"a round trip takes {trip_ms:.1f} ms; every call of a task waits for some"
         found.append(
-            Finding("warning", "round trip", told, "run servers in the store's network; look at SLOWLOG GET 10")
+            Finding("warning", "round trip", message, "run servers in the store's network; look at SLOWLOG GET 10")
         )
     return found or [Finding("ok", "clock", f"{abs(ahead_ms):.0f} ms off, a round trip takes {trip_ms:.1f} ms")]
 
@@ -282,23 +283,23 @@ def _transport(address: Address) -> list[Finding]:
         return [Finding("ok", "network", "the store is on this machine")]
     found = []
     if address.tls is None:
-        told = "tasks, tokens' hashes and the password travel unencrypted"
-        found.append(Finding("warning", "network", told, "use rediss:// (TLS), or a network of your own"))
+        message = "tasks, tokens' hashes and the password travel unencrypted"
+        found.append(Finding("warning", "network", message, "use rediss:// (TLS), or a network of your own"))
     if address.password is None:
         found.append(Finding("warning", "network", "the store takes anyone, without a password", "give it an ACL file"))
     return found or [Finding("ok", "network", "TLS, with a password")]
 
 
 def examine_machine() -> list[Finding]:
-    """Look over this machine's limit of open files."""
+    """Check this machine's limit of open files."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows
         return []
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < FEW_FILES:
-        told = f"processes here may open {soft:,} files: a server takes no more connections than that"
-        return [Finding("warning", "open files", told, "LimitNOFILE=65536 in the unit, or ulimit -n 65536")]
+        message = f"processes here may open {soft:,} files: a server takes no more connections than that"
+        return [Finding("warning", "open files", message, "LimitNOFILE=65536 in the unit, or ulimit -n 65536")]
     return [Finding("ok", "open files", f"up to {soft:,}" if soft != resource.RLIM_INFINITY else "no limit")]
 
 

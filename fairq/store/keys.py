@@ -7,15 +7,15 @@ from hashlib import sha256
 REGISTRY = "fq:{queues}"  # the prefix of the registry of queues: KEYS[1] of its functions
 QUEUES = REGISTRY + ":names"  # hash: queue name -> when it was made, and by which tenant
 DELETED = "fq:deleted"  # channel: the name of a queue
-AUDIT = "fq:{audit}"  # the prefix of the audit of what operators change: KEYS[1] of its functions
-TENANTS_AUDIT = "fq:{audit-of-tenants}"  # the same of what tenants set
+AUDIT = "fq:{audit}"  # the prefix of the audit of changes by operators: KEYS[1] of its functions
+TENANTS_AUDIT = "fq:{audit-of-tenants}"  # the same for changes by tenants
 TOKENS = "fq:tokens"  # hash: token id -> JSON
 TOKEN_USES = "fq:token_uses"  # hash: token id -> when it was last used, to a minute
 REVOKED = "fq:revoked"  # channel: token id
 REVOCATIONS = "fq:revocations"  # the number of tokens deleted so far
 DATA_VERSION = "fq:data_version"  # string: the version of the data in all keys (fairq/store/migrations.py)
-MIGRATION = "fq:migration"  # hash: queue -> how far its migration is
-MIGRATOR = "fq:migrator"  # string: held by who migrates
+MIGRATION = "fq:migration"  # hash: queue -> the progress of its migration
+MIGRATOR = "fq:migrator"  # string: the lock of the server that migrates
 VERSIONS = "fq:version:"  # channels: a server listens to that of the version of the data that it writes
 RESTORING = "unfinished: fairq restore has not ended"  # in place of that version
 WRITTEN = "fq:written"  # string: the server that last saw that the store can be written (/readyz)
@@ -24,7 +24,7 @@ WORKERS = "fq:workers"  # channel: JSON messages between servers about workers
 # Messages on a queue's `ready` channel; the others are followed by an id, or a tenant's name.
 READY = "1"  # there is work again; a space and the server that claims first may follow
 STOP = "stop "  # a leased task was cancelled
-END = "end "  # a task whose result is kept has ended
+END = "end "  # a task with a kept result has ended
 BATCH = "batch "  # a batch is complete
 EVENT = "event "  # there are new events in a tenant's feed
 
@@ -65,5 +65,5 @@ def progress_key(queue: str, id: str) -> str:
 
 
 def ready_channel(queue: str) -> str:
-    """Return a queue's sharded channel, which announces work to servers whose last claim was short; see READY above."""
+    """Return a queue's sharded channel; it announces work to servers after a short claim, see READY above."""
     return queue_prefix(queue) + ":ready"

@@ -26,7 +26,7 @@ _TEXTS = {"t1": "Bc0", "t2": "Hc0", "rest": ""}  # texts: with a length of one o
 
 
 _FLAGS = {"reads": "'no-writes'", "drains": "'allow-oom'", "writes": ""}  # of the functions of each table of verbs
-_BYTES = ("options", "made", "settings", "more", "waits")  # fields whose bytes are no text
+_BYTES = ("options", "made", "settings", "more", "waits")  # fields of bytes, not text
 _MOST = 255  # bytes of `more`
 
 
@@ -43,7 +43,7 @@ class Field(NamedTuple):
 
     @property
     def nothing(self) -> str | int:
-        """Return what a field is that was not given."""
+        """Return the default of the field."""
         return "" if self.type in _TEXTS or self.type.startswith("c") else 0
 
 
@@ -87,7 +87,7 @@ class Format:
         return struct.calcsize(self.head)
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
-        """Pack a record; texts are str or bytes, and `more` is what a later version has put there."""
+        """Pack a record; texts are str or bytes, and `more` has the fields of later versions."""
         more = values.get("more", b"")
         later = {each.name: values.get(each.name, each.nothing) for each in self.later}
         if more or any(later.values()):
@@ -254,7 +254,7 @@ def in_order(needs: Mapping[str, list[str]]) -> list[str]:
 
 @cache
 def _text() -> str:
-    """Join the sections: the two that all need, unsaid, as they are, then each of the others as a block of its own."""
+    """Join the sections: the two that all need implicitly, unchanged, then each of the others as a block of its own."""
     others = dict(sections())
     first = [others.pop(name) for name in ("prelude", "formats")]
     return "\n".join([*first, *(f"do\n\n{text}\nend" for text in others.values())])

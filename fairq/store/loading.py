@@ -1,4 +1,4 @@
-"""Writes the lines of a backup into a store, by plain commands; all that is derived is left to the repair of queues."""
+"""Writes the lines of a backup into a store, by plain commands; the repair of queues restores all derived data."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fairq.store import keys
 from fairq.store.backup_lines import load, read_map, read_number, read_record, read_text
 from fairq.store.dumping import IS_LARGE, RECORDS, STREAMS, TIMES, Call
 
-COMMANDS, PIECE_BYTES = 500, 1 << 20  # of what is written at once
-LATE_MS = 60_000  # by which results, and held dedupe keys, outlive their time
+COMMANDS, PIECE_BYTES = 500, 1 << 20  # written at once
+LATE_MS = 60_000  # how much later keys of results, and of held dedupe keys, expire
 
 _HASHES = {kind: (name, record) for name, (kind, record) in RECORDS.items()}
 _SETS = {kind: name for name, kind in TIMES.items()}
@@ -42,7 +42,7 @@ Part = tuple[tuple[Any, ...], list[Any]]  # the beginning of a command, which ot
 
 @define
 class Counts:
-    """What a backup has."""
+    """The counts of a backup."""
 
     lines: int = 0
     queues: int = 0
@@ -58,7 +58,7 @@ class Counts:
 
 
 def parts_of(line: dict[str, Any], payload: bytes | None) -> list[Part]:
-    """Return what is written for a line."""
+    """Return the command parts for a line."""
     return list(_parts(line["kind"], line.get("queue", ""), line, payload))
 
 
@@ -147,7 +147,7 @@ def _entry(key: str, line: dict[str, Any]) -> Part:
 
 @define(eq=False)
 class Loading:
-    """Writes into a store: what goes to one key goes in one command, at most some hundred lines at a time."""
+    """Writes into a store: lines for one key share a command, up to some hundred at a time."""
 
     call: Call
     show: Callable[[int], None] = lambda _: None

@@ -1,20 +1,20 @@
 """The version of the data, and the migrations that lead from one to the next.
 
 Most changes need neither. A new field of a record, a setting, a limit or an option has a default, and libraries keep
-what they do not know (lua/base/formats.lua): so old and new servers share a store, and either may go. What no default
-can bridge is a migration, and makes a version of the data:
+unknown fields (lua/base/formats.lua). So old and new servers share a store, and either may go. A change without a
+default needs a migration, and makes a version of the data:
 
     "20"      the version of the data
     "20>21"   the migration to 21 is under way
 
 A server works on data of each version from OLDEST to its own, and while the migrations between them are under way. Old
-and new servers share a store until the last old one has gone. Then a new one migrates by itself, beside the traffic:
+and new servers share a store until the last old one has gone. Then a new one migrates by itself, during normal traffic:
 
 1. It writes "20>21": from now on no older server starts.
 2. Each server shows its version by a channel to which it listens. If one shows an older version, "20" is written again.
-3. It deletes the libraries of other builds. So an older server that only slept cannot change anything: its next call
+3. It deletes the libraries of other builds. So an older server that was suspended cannot change anything: its next call
    fails, it looks at the version of the data before it loads its library again, and ends.
-4. It takes step after step of each queue. What is done stands in `fq:migration`, so any server goes on after a kill.
+4. It takes step after step of each queue. The progress is in `fq:migration`, so any server goes on after a kill.
    A step may be taken twice: by two servers, or after a kill.
 5. It writes "21".
 """
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 Call = Callable[..., Awaitable[Any]]
 
 DONE = "done"  # in place of a cursor
-LOCK_MS = 15_000  # after which another goes on with the migration of one that does not, since it was killed
-_REST = 3.0  # times the time of a step: so long the store is left to others
+LOCK_MS = 15_000  # after this another server continues the migration of one that was killed
+_REST = 3.0  # the pause after a step, in multiples of its duration
 
 
 @frozen
 class Migration:
-    """How data of one version becomes data of the next one.
+    """A migration of data from one version to the next.
 
     `step(store, queue, cursor)` does a slice of a queue, of some ms, and returns the next cursor; "" is the first one,
-    and DONE the last. To take a step again must do no harm.
+    and DONE the last. A repeated step must do no harm.
     """
 
     number: int  # the version that it makes
@@ -125,7 +125,7 @@ async def libraries_of(call: Call) -> list[str]:
 
 
 async def migrate(store: Store, show: Callable[[Migration, str], None] = lambda _migration, _queue: None) -> str:
-    """Take the store's data to this build's version; `show` is told each queue that is done.
+    """Migrate the store's data to this build's version; `show` is called with each queue that is done.
 
     Returns `done`; `waits` while older servers run; or `elsewhere` while another server does it.
     """

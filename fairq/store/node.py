@@ -1,4 +1,4 @@
-"""A node of the store: connecting, logging in, single commands, and what its error replies mean."""
+"""A node of the store: connecting, logging in, single commands, and its error replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairq.store.address import Address
 Word = str | bytes | int | float
 
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
-_CROWDED = "ERR max number of clients"  # have connected
+_CROWDED = "ERR max number of clients"  # it has as many as it takes
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, hiredis.ProtocolError)
 
 

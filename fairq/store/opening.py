@@ -31,12 +31,12 @@ async def check_durability(store: Store) -> list[str]:
     problems = []
     for node in nodes:
         where = f"{node.address.shown}: " if len(nodes) > 1 else ""
-        problems += [f"{where}{risk.told} ({risk.remedy})" for risk in await _risks(node)]
+        problems += [f"{where}{risk.message} ({risk.remedy})" for risk in await _risks(node)]
     return problems
 
 
 async def watch_durability(store: Store) -> None:
-    """Log what comes to put acknowledged tasks at risk: the store was restarted, or its settings changed."""
+    """Log new risks to acknowledged tasks: the store was restarted, or its settings changed."""
     known: list[str] = []
     while True:
         await trio.sleep(LOOK_S)
@@ -89,9 +89,9 @@ async def open_store(
 ) -> AsyncIterator[Store]:
     """Connect to the store at a URL and keep connected while the context lasts.
 
-    `queue_quota`: how many queues a tenant may make (None: any number). `wait_replicas`: how many must have what is put
-    into a queue, before that is acknowledged (replicas.py). `is_checked`: False for those who look at, or
-    write, a store whose data may be of any version.
+    `queue_quota`: how many queues a tenant may make (None: any number). `wait_replicas`: how many must have a write
+    before it is acknowledged (replicas.py). `is_checked`: False for callers that read or write a store with data of any
+    version.
 
     Raises: SettingsError if the URL is invalid, the store does not answer within `connect_timeout` seconds, its user
     may not run all commands of the library, or it holds data of another version, also if that comes later.

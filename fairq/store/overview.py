@@ -1,4 +1,4 @@
-"""What pages show of a queue with any number of tenants: reads in bounded steps, with the store's plain commands."""
+"""Reads for pages about a queue with any number of tenants: in bounded steps, with the store's plain commands."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def find_tenants(store: Store, queue: str, text: str, count: int) -> tuple
 
 
 async def due(store: Store, queue: str, tenants: int, hours: int) -> tuple[int, list[Due], list[int]]:
-    """Return the store's time, the tenants whose tasks start first, and how many of theirs start in which hour."""
+    """Return the store's time, the tenants with the first starts, and how many of their tasks start in which hour."""
     call, prefix = store.connection.call, keys.queue_prefix(queue)
     seconds, micros = await store.connection.nodes()[0].call("TIME")
     now_ms = int(seconds) * 1_000 + int(micros) // 1_000
@@ -83,7 +83,7 @@ class StoredTask:
 
 
 async def stored_task(store: Store, queue: str, id: str) -> StoredTask | None:
-    """Return what is kept of a task that has not ended, or is dead; None if it ended just now."""
+    """Return the record of a task that has not ended, or is dead; None if it ended just now."""
     call, prefix = store.connection.call, keys.queue_prefix(queue)
     packed = await call("HGET", f"{prefix}:tasks", id)
     if not packed or packed[0] != TASK:

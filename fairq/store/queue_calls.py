@@ -22,11 +22,11 @@ from fairq.store.counts import QueueCounts
 from fairq.store.records import pack_waits, unpack_opening_hours, unpack_slot
 from fairq.store.rows import event, limits_of, queue_state, settings_of, tenant_states
 
-_ACCOUNTS = 100  # that one call looks at
+_ACCOUNTS = 100  # accounts that one call looks at
 
 
 class HistoryPage(NamedTuple):
-    """Some intervals of a queue's history, the store's time, and what the service of tenants is divided by."""
+    """Some intervals of a queue's history, the store's time, and the unit of service."""
 
     now_ms: int
     unit: float
@@ -64,10 +64,10 @@ class QueueCalls(Calls):
     async def tick(self, queue: str, server: str = "", limit: int = 125) -> Tick:
         """Promote due tasks, expire late ones, reap dead leases, trim dead letters; `limit` bounds their sum.
 
-        `server`: due tasks that this call leaves are left to it by other servers.
+        `server`: other servers leave it the due tasks that this call did not promote.
         """
-        *told, lost = await self._call("tick", queue, limit, wall_ms(), server)
-        tick = Tick(*told)
+        *counts, lost = await self._call("tick", queue, limit, wall_ms(), server)
+        tick = Tick(*counts)
         if lost:
             rows = zip(lost[::3], lost[1::3], lost[2::3], strict=True)
             self.attempts.lost(queue, [(id.decode(), lease, attempt) for id, lease, attempt in rows])
@@ -76,7 +76,7 @@ class QueueCalls(Calls):
         return evolve(tick, ahead_ms=tick.now_ms - wall_ms())
 
     async def wake(self, queue: str) -> None:
-        """Tell all servers that there may be work in a queue; the message may be lost."""
+        """Notify all servers that there may be work in a queue; the message may be lost."""
         await self.connection.call("SPUBLISH", keys.ready_channel(queue), keys.READY)
 
     async def repair(self, queue: str, number: int | None = None, *, seconds: float = float("inf")) -> Repair:
@@ -96,15 +96,15 @@ class QueueCalls(Calls):
         return [name.decode() for name in await self._call("permissions", queue)]
 
     async def oldest_wait_ms(self, queue: str, tenants: int) -> int | None:
-        """Tell the longest time for which a task that is next has been ready; None if there is no such task.
+        """Return the longest time that a tenant's next task has been ready; None if there is no such task.
 
-        Of more than `tenants` (at most 500) that may be served, as many are asked, by chance.
+        If more than `tenants` (at most 500) may be served, a random sample of that size is examined.
         """
         wait_ms, _ = await self._call("oldest", queue, tenants)
         return None if wait_ms < 0 else int(wait_ms)
 
     async def tenants(self, queue: str, names: Sequence[str] = ()) -> list[TenantState]:
-        """Read those of the named tenants that there are, or all of them page by page, sorted by name."""
+        """Read those of the named tenants that exist, or all tenants page by page, sorted by name."""
         if not names:
             return (await self.list_tenants(queue, "", sys.maxsize)).tenants
         unit, found = await self._unit_of_shares(queue), dict[str, TenantState]()
@@ -147,8 +147,8 @@ class QueueCalls(Calls):
         """Look at some accounts, and drop tenants that have had nothing for so long; returns where to go on ("0": at
         the end), and how many were dropped.
         """
-        told, dropped = await self._call("forget_tenants", queue, cursor, _ACCOUNTS, idle_ms, wall_ms())
-        return told.decode(), dropped
+        next_cursor, dropped = await self._call("forget_tenants", queue, cursor, _ACCOUNTS, idle_ms, wall_ms())
+        return next_cursor.decode(), dropped
 
     async def set_limits(
         self, queue: str, tenant: str, changes: Mapping[str, float | None], if_version: str = ""
@@ -192,13 +192,13 @@ class QueueCalls(Calls):
         return page
 
     async def add_history(self, queue: str, counts: QueueCounts) -> bool:
-        """Add what a server has counted since its last call; returns whether tasks are running."""
+        """Add a server's counts since its last call; returns whether tasks are running."""
         args: list[str | bytes | int] = [counts.lost]
         for tenant, count in counts.tenants.items():
             args += (tenant, count.enqueued, count.started, count.failed, pack_waits(count.waits))
         return bool(await self._call("add_history", queue, *args))
 
     async def history(self, queue: str, step_s: int, last: int, count: int) -> HistoryPage:
-        """Read what is kept of `count` intervals up to the one of a number (-1: the newest)."""
+        """Read up to `count` intervals that are kept, the last one by number (-1: the newest)."""
         now_ms, share, *slots = await self._call("history", queue, step_s, last, count)
         return HistoryPage(now_ms, 1.0 if share else 1000.0, [unpack_slot(packed) for packed in slots])

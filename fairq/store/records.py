@@ -47,9 +47,9 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str, i
     """Split a record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, name, trace, max_attempts."""
     _, _, max_attempts, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
     end, name, trace = _AT + size, "", ""
-    begin = end + 2  # of the payload, if the task has no name and nothing that came later
+    begin = end + 2  # of the payload, if the task has no name and no later fields
     if record[end:begin] != b"\0\0":
-        more = end + 1 + record[end]  # behind the name: what came later, of which the trace is the first
+        more = end + 1 + record[end]  # behind the name: fields of later versions, the trace first
         begin, name = more + 1 + record[more], record[end + 1 : more].decode()
         if record[more]:
             trace = record[more + 2 : more + 2 + record[more + 1]].decode()
@@ -68,8 +68,8 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
     for packed_id, attempt, last_attempt, record in zip(values, values, values, values, strict=True):
         id = packed_id.decode()
         tenant, enqueued_at, start_at, expires_at, payload, name, trace, limit = unpack_record(record)
-        told = id, number, attempt, last_attempt, tenant, enqueued_at, start_at, expires_at, payload, *_NO_MORE
-        lease = _make_lease(told)
+        row = id, number, attempt, last_attempt, tenant, enqueued_at, start_at, expires_at, payload, *_NO_MORE
+        lease = _make_lease(row)
         if name or trace or last_attempt != limit or packed_id in wanting or COPY_MARK in id:
             uncounted = last_attempt - limit if last_attempt > 0 else -last_attempt
             more = packed_id in wanting, name, webhook_in(id), trace, uncounted

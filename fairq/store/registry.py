@@ -1,6 +1,6 @@
-"""The registry of queues: their names, who made each, and how they end.
+"""The registry of queues: their names, makers and ends.
 
-A queue is made by the first call that puts something into it; with a quota of 0, by the first that an operator makes.
+A queue is made by the first call that stores something in it; with a quota of 0, by the first one of an operator.
 This server remembers which queues exist, so that it asks the store once. If another server has deleted the queue
 meanwhile, the store refuses the call. An operator deletes a queue or servers remove one that nobody uses (both:
 lua/operate/delete.lua).
@@ -24,7 +24,7 @@ from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection
 
 MAX_KNOWN = 10_000  # queues that are remembered to exist
-OPERATOR, PRODUCER = "", "(producer)"  # makers that are no tenants; what they make counts for nobody
+OPERATOR, PRODUCER = "", "(producer)"  # makers that are not tenants: their queues count against no quota
 _OFFER_S = 0.2  # between two searches for the nearest name: a tenant may mistype any number
 
 
@@ -106,7 +106,7 @@ class Registry:
         return queue in self.known or bool(await self.connection.call("HEXISTS", keys.QUEUES, queue))
 
     async def _add(self, queue: str, maker: str, quota: int | None) -> None:
-        """Add a queue to the registry, or renew its entry: who ends the queue then leaves it. Raises: QuotaExceeded."""
+        """Add a queue to the registry, or renew its entry, so that a deletion leaves it. Raises: QuotaExceeded."""
         try:
             await self.call(keys.REGISTRY, "add_queue", queue, maker, "" if quota is None else quota)
         except QuotaExceeded:
@@ -123,11 +123,11 @@ class Registry:
         return {name.decode(): entry for name, entry in zip(flat[::2], flat[1::2], strict=True)}
 
     async def read(self) -> dict[str, Maker]:
-        """Return all queues, with who made each and when."""
+        """Return all queues, with the maker of each and when it was made."""
         return {name: _maker(entry) for name, entry in (await self.entries()).items()}
 
     async def makers(self, queues: Sequence[str]) -> list[str]:
-        """Return who made each of these queues; empty: an operator, or nobody yet."""
+        """Return the makers of these queues; empty: an operator, or not made yet."""
         entries = await self.connection.call("HMGET", keys.QUEUES, *queues) if queues else []
         return [(entry and _maker(entry).made_by) or "" for entry in entries]
 
@@ -180,6 +180,6 @@ class Registry:
         await self.connection.call("SPUBLISH", keys.ready_channel(queue), keys.READY)  # to workers that wait for it
 
     async def _tell(self, queue: str) -> None:
-        """Tell all servers to forget a queue; the message may be lost."""
+        """Notify all servers to forget a queue; the message may be lost."""
         self.forget(queue)
         await self.connection.call("PUBLISH", keys.DELETED, queue)

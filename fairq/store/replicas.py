@@ -48,7 +48,7 @@ class _Since(NamedTuple):
 
 @define(eq=False)
 class _Confirming:
-    """Confirms what one primary has answered, in bursts."""
+    """Confirms the answers of one primary, in bursts."""
 
     own: Connection
     prefix: str = ""  # a key's, in a slot of this primary
@@ -58,7 +58,7 @@ class _Confirming:
 
 @define(eq=False)
 class Replicas:
-    """Confirms, while `run` runs, that `count` replicas have what the store has answered."""
+    """Confirms, while `run` runs, that `count` replicas have the writes that the store has answered."""
 
     connection: Connection | Cluster
     count: int

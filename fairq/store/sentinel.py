@@ -30,7 +30,7 @@ _ANSWER_S = 1.0
 
 
 class Primary(NamedTuple):
-    """What a sentinel says; the newest is the greatest."""
+    """A sentinel's answer; the newest is the greatest."""
 
     epoch: int
     host: str
@@ -38,9 +38,9 @@ class Primary(NamedTuple):
 
 
 async def locate(address: Address, known: Primary | None = None) -> Primary:
-    """Return the primary that the sentinels of an address name; `known`: what they said before.
+    """Return the primary that the sentinels of an address name; `known`: their previous answer.
 
-    Raises: StoreRefused if those that answer know none of this name, Unavailable if none answers.
+    Raises: StoreRefused if those that answer do not know this name, Unavailable if none answers.
     """
     answers: list[Primary] = []
     troubles: list[FairqError] = []
@@ -54,8 +54,8 @@ async def locate(address: Address, known: Primary | None = None) -> Primary:
         except (*BROKEN, FairqError) as error:
             troubles.append(Unavailable(f"{sentinel.shown}: {cause_of(error)}"))
             return
-        told = dict(zip(reply[::2], reply[1::2], strict=True))
-        answers.append(Primary(int(told[b"config-epoch"]), told[b"ip"].decode(), int(told[b"port"])))
+        primary = dict(zip(reply[::2], reply[1::2], strict=True))
+        answers.append(Primary(int(primary[b"config-epoch"]), primary[b"ip"].decode(), int(primary[b"port"])))
         if are_most():
             nursery.cancel_scope.cancel()
 

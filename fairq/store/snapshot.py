@@ -1,8 +1,8 @@
-"""Reads a snapshot of a node: its data at one moment, as a replica gets it.
+"""Reads a snapshot of a node: its data at one point in time, as a replica gets it.
 
-The node forks and sends its data as an RDB stream (PSYNC, as `redis-cli --rdb` asks). So nothing waits, no queue is
-read while it changes, and all tasks acknowledged when the backup began are in it. Reading key by key (SCAN, DUMP) would
-mix moments: a task that moves meanwhile would be there twice, or not at all.
+The node forks and sends its data as an RDB stream (PSYNC, like `redis-cli --rdb`). So nothing waits, no queue is read
+while it changes, and all tasks acknowledged when the backup began are in it. Reading key by key (SCAN, DUMP) would mix
+states: a task that moves meanwhile would be there twice, or be missing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fairq.store.node import BROKEN, ask, cause_of, connect
 
 SILENT_S = 90.0  # a node that forks says nothing for a while; a node that has died says nothing for longer
 _CHUNK = 1 << 18
-_MARK = 40  # bytes at the end of a stream whose length the node does not know yet
+_MARK = 40  # bytes at the end of a stream of unknown length
 _MAX_LINE = 4_096
 _REMEDY = "it must be a primary, and its user needs +psync and +replconf; a managed store has snapshots of its own"
 
 
 @define
 class _Line:
-    """What precedes the data: `size` bytes of it, or (None) all up to the mark."""
+    """The header of the data: `size` bytes follow, or (None) all up to the mark."""
 
     size: int | None
     mark: bytes

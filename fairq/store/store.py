@@ -93,8 +93,8 @@ class Store(TaskCalls, QueueCalls):
     ) -> tuple[list[tuple[str, bytes | None]], str | None]:
         """Read a page of the results of a batch, as JSON text, for a callback task of it; and where the next begins.
 
-        Raises: Forbidden if that lease is not open, NotFound if the task is no callback. A result is None if it is not
-        kept any more, and empty if the limit of its tenant had no room for it.
+        Raises: Forbidden if that lease is not open, NotFound if the task is not a callback. A result is None if it is
+        not kept any more, and empty if the limit of its tenant had no room for it.
         """
         found, *flat = await self._call("batch_results", queue, task, lease, cursor or "0")
         results = [(id.decode(), text) for id, text in zip(flat[::2], flat[1::2], strict=True)]
@@ -124,15 +124,16 @@ class Store(TaskCalls, QueueCalls):
     ) -> tuple[str, int]:
         """Create or change a schedule; returns `created`, `changed` or `same`, and when it fires next.
 
-        `maker`: the tenant that makes the queue if it is new; empty for an operator. `app`: what declares it; then it
-        may also be `kept`, as another worker of the app still declares it, or `other`, as it is not the app's.
+        `maker`: the tenant that makes the queue if it is new; empty for an operator. `app`: the app that declares it.
+        Then the outcome may also be `kept`: another worker of the app still declares it, or `other`: it is not the
+        app's.
         """
         rest = (next_at_ms, MISFIRES.index(misfire), pack_timing(timing), pack_template(task), app)
         outcome, next_at = await self._put("schedule", queue, tenant, name, *rest, maker=maker)
         return outcome.decode(), next_at
 
     async def unschedule(self, queue: str, tenant: str, name: str, app: str = "") -> str:
-        """Delete a schedule: `ok` or `gone`; of an `app`, `kept` while a worker of it still declares the schedule."""
+        """Delete a schedule: `ok` or `gone`; for an `app`, `kept` while one of its workers still declares it."""
         outcome: bytes = await self._call("unschedule", queue, tenant, name, app)
         return outcome.decode()
 
@@ -179,7 +180,7 @@ class Store(TaskCalls, QueueCalls):
         return bool(await self._call("remove_webhook", queue, id) == b"ok")
 
     async def pause_webhook(self, queue: str, id: str, *, is_paused: bool) -> bool | None:
-        """Say whether a webhook is paused; returns whether it was, None if it does not exist."""
+        """Pause or resume a webhook; returns whether it was paused, None if it does not exist."""
         previous = await self._call("pause_webhook", queue, id, int(is_paused))
         return None if previous < 0 else bool(previous)
 

@@ -66,7 +66,7 @@ class Claim(NamedTuple):
     now_ms: int = 0
     blocked: Sequence[BlockedInterval] = ()
     run_timeout_ms: int = 0  # of the queue's handlers; 0: none
-    queue_weight: float = 1.0  # beside other queues of its workers
+    queue_weight: float = 1.0  # among the queues of its workers
     alone: frozenset[str] = frozenset()  # ids of those that run alone (lua/tasks/lost_leases.lua)
 
 
@@ -138,20 +138,20 @@ class TaskCalls(Calls):
         if not any(map(_links_of, settlements)):
             return await self._settle(queue, settlements)
         plain, linked = [each for each in settlements if not each.links], dict[int, Outcome]()
-        told = iter(await self._settle(queue, plain) if plain else ())
+        outcomes = iter(await self._settle(queue, plain) if plain else ())
         numbers = [n for n, each in enumerate(settlements) if each.links]
         await run_all(*(partial(self._settle_linked, queue, settlements[n], n, linked) for n in numbers))
-        return [linked[n] if each.links else next(told) for n, each in enumerate(settlements)]
+        return [linked[n] if each.links else next(outcomes) for n, each in enumerate(settlements)]
 
-    async def _settle_linked(self, queue: str, ack: Settlement, n: int, told: dict[int, Outcome]) -> None:
-        """Acknowledge a task, and store those that follow it, which are all in this queue: all of it or nothing."""
+    async def _settle_linked(self, queue: str, ack: Settlement, n: int, outcomes: dict[int, Outcome]) -> None:
+        """Acknowledge a task, and store its follow-ups, which are all in this queue: all of it or nothing."""
         tasks = _task_args([link.task for link in ack.links])
         try:
             reply = await self._call("settle_linked", queue, ack.id, ack.lease, ack.result, *tasks)
         except Deleting:
             reply = b"gone"
-        told[n] = reply.decode()
-        self._settled(queue, [ack], [told[n]])
+        outcomes[n] = reply.decode()
+        self._settled(queue, [ack], [outcomes[n]])
 
     async def _settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -159,14 +159,14 @@ class TaskCalls(Calls):
         while True:
             some = settlements[len(outcomes) : len(outcomes) + at_once]
             try:
-                told = await self._call("settle", queue, *_settle_args(some))
+                reply = await self._call("settle", queue, *_settle_args(some))
             except Deleting:
                 return ["gone"] * len(settlements)
-            outcomes += map(bytes.decode, told)  # type: ignore[arg-type]  # the store says no other words
+            outcomes += map(bytes.decode, reply)  # type: ignore[arg-type]  # the store says no other words
             if len(outcomes) >= len(settlements):
                 self._settled(queue, settlements, outcomes)
                 return outcomes
-            at_once = len(told)
+            at_once = len(reply)
 
     def _settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[str]) -> None:
         self.attempts.settled(queue, settlements, outcomes)
@@ -180,8 +180,8 @@ class TaskCalls(Calls):
     async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[Taken]:
         """Extend leases (id, number) that move to another connection."""
         outcomes = await self.settle(queue, [Settlement("take", id, lease) for id, lease in leases])
-        told = ([*outcome.split(" "), "0", "0"] for outcome in outcomes)
-        return [Taken(outcome, int(taken), int(lasts_ms)) for outcome, taken, lasts_ms, *_ in told]
+        words = ([*outcome.split(" "), "0", "0"] for outcome in outcomes)
+        return [Taken(outcome, int(taken), int(lasts_ms)) for outcome, taken, lasts_ms, *_ in words]
 
     async def give_back(self, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
         """End leases (id, number, times taken over), the oldest first, except those taken over since."""
@@ -192,18 +192,18 @@ class TaskCalls(Calls):
             await self.settle(queue, fenced)
 
     async def cancel(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
-        """Cancel up to 500 tasks: `ok`, `running` (their workers are told) or `gone`."""
+        """Cancel up to 500 tasks: `ok`, `running` (their workers are asked to stop) or `gone`."""
         self.counts.of(queue)
         return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids, "")]
 
     async def waiting_tasks(self, queue: str, tenant: str, which: WaitingFilter, cursor: str = "") -> WaitingPage:
         """Find waiting tasks of a tenant that match, from a cursor on: about 250 are looked at."""
         args = (tenant, cursor, which.older_than_ms, which.error or "")
-        told, looked, waiting, *ids = await self._call("waiting_tasks", queue, *args)
-        return WaitingPage(told.decode(), looked, waiting, [id.decode() for id in ids])
+        next_cursor, looked, waiting, *ids = await self._call("waiting_tasks", queue, *args)
+        return WaitingPage(next_cursor.decode(), looked, waiting, [id.decode() for id in ids])
 
     async def cancel_waiting(self, queue: str, ids: Sequence[str]) -> int:
-        """Cancel those of up to CHANGES tasks that wait, and leave the others alone; returns how many these were."""
+        """Cancel the waiting ones of up to CHANGES tasks; returns how many."""
         self.counts.of(queue)
         outcomes: list[bytes] = await self._call_in_parts("cancel", queue, ids, "waiting")
         return outcomes.count(b"ok")
@@ -236,8 +236,8 @@ class TaskCalls(Calls):
         states = [task_state(id, row) for id, row in zip(ids, rows, strict=True)]
         leased = [i for i, state in enumerate(states) if state.state == "leased"]
         if leased:
-            told = await self.connection.call("MGET", *(keys.progress_key(queue, ids[i]) for i in leased))
-            for i, progress in zip(leased, told, strict=True):
+            found = await self.connection.call("MGET", *(keys.progress_key(queue, ids[i]) for i in leased))
+            for i, progress in zip(leased, found, strict=True):
                 lease, fraction, text = orjson.loads(progress) if progress else (0, 0.0, "")
                 if lease == rows[i][-1]:
                     states[i] = evolve(states[i], progress=fraction, progress_text=text)

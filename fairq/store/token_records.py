@@ -34,7 +34,7 @@ class Tokens:
         return bool(await self.connection.call("HSETNX", keys.TOKENS, id, record))
 
     async def delete(self, id: str) -> bool:
-        """Delete a token record and tell all servers; returns whether it was there."""
+        """Delete a token record and notify all servers; returns whether it was there."""
         if await self.connection.call("HEXISTS", keys.TOKENS, id):
             await self.connection.call("INCR", keys.REVOCATIONS)  # first: servers that see it look for a while
         deleted = bool(await self.connection.call("HDEL", keys.TOKENS, id))
@@ -43,7 +43,7 @@ class Tokens:
         return deleted
 
     async def write_uses(self, uses: Mapping[str, int]) -> None:
-        """Write when tokens were last used (id -> ms), of those that there are."""
+        """Write when tokens were last used (id -> ms), for those that exist."""
         known = sorted(await self.known(list(uses)))
         for start in range(0, len(known), _LOOKS):
             pairs = [word for id in known[start : start + _LOOKS] for word in (id, uses[id])]

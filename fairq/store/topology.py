@@ -1,6 +1,6 @@
 """Reads a store's topology: the hosts of its URL, whether they are a cluster, and which primary has which slots.
 
-HELLO tells whether a node belongs to a cluster; every user may call it. CLUSTER SLOTS lists the slots of each primary;
+HELLO says whether a node belongs to a cluster; every user may call it. CLUSTER SLOTS lists the slots of each primary;
 redis-py reads its answer.
 """
 
@@ -23,7 +23,7 @@ from fairq.store.sentinel import address_of, locate
 log = structlog.get_logger("fairq.store")
 
 SLOTS = 16_384
-_ANSWER_S = 5.0  # for which a node may think
+_ANSWER_S = 5.0  # seconds to wait for a reply
 
 
 @frozen
@@ -74,14 +74,14 @@ async def is_cluster(seeds: Sequence[Address], within: float) -> bool:
 
 
 def is_moving_slots(nodes: bytes) -> bool:
-    """Tell by a node's answer to CLUSTER NODES whether keys of a slot move to it, or from it, one by one."""
+    """True if keys of a slot move to this node or from it, one by one, by its answer to CLUSTER NODES."""
     own = next((line for line in nodes.splitlines() if b"myself" in line), b"")
     return b" [" in own
 
 
 @frozen
 class Topology:
-    """A store's primaries, one or those of its cluster, and who has which slots (none: it is no cluster)."""
+    """A store's primaries, one or those of its cluster, and the slots of each (none: it is not a cluster)."""
 
     primaries: Sequence[Address]
     slots: Sequence[Range] = ()

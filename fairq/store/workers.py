@@ -72,12 +72,12 @@ class Workers:
         return is_there
 
     async def servers(self) -> set[str]:
-        """Read the names of the servers whose list of workers has not expired."""
+        """Read the names of the servers with a list of workers that has not expired."""
         names = [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]
         return {name for name in names if await self.connection.call("EXISTS", keys.workers_key(name))}
 
     async def read(self) -> dict[str, bytes]:
-        """Read the lists of workers by server; removes servers whose list has expired."""
+        """Read the lists of workers by server; removes servers with an expired list."""
         lists = {}
         for server in [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]:
             if workers := await self.connection.call("GET", keys.workers_key(server)):

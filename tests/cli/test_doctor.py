@@ -34,7 +34,7 @@ def doctor(url: str, *more: str) -> Finished:
 def findings(told: Finished, level: str) -> dict[str, str]:
     """The findings of a level, by subject; each that is not ok has a remedy."""
     assert all(each["remedy"] for each in told.json["findings"] if each["level"] != "ok")
-    return {each["subject"]: each["told"] for each in told.json["findings"] if each["level"] == level}
+    return {each["subject"]: each["message"] for each in told.json["findings"] if each["level"] == level}
 
 
 def test_a_sound_store_has_no_problems(start_store: Start) -> None:
@@ -193,7 +193,7 @@ def test_a_listeners_answer_is_told_and_a_token_goes_to_no_other_place(monkeypat
         assert _ask_admin("http://127.0.0.1:1", "secret") == []
         for level, told in answers.values():
             (found,) = _ask_admin(url, "secret")
-            assert (found.level, found.told) == (level, f"{url} {told}")
+            assert (found.level, found.message) == (level, f"{url} {told}")
         server.shutdown()
     assert asked == ["/readyz"] * len(answers)
 

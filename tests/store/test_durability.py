@@ -52,7 +52,7 @@ async def test_a_store_that_hides_its_settings_is_judged_by_what_it_tells(store:
             assert await check_durability(store) == []
             owner.execute_command("ACL", "SETUSER", "fairq", "-info")
             (problem,) = await check_durability(store)
-            assert problem.startswith("the store does not tell whether it has an append-only file")
+            assert problem.startswith("the store does not report whether it has an append-only file")
         finally:
             owner.execute_command("ACL", "SETUSER", "fairq", "+info", "+config|get")
 
@@ -82,4 +82,4 @@ def test_what_is_not_known_of_a_store_counts_as_a_risk() -> None:
     assert [risk.subject for risk in risks({})] == ["persistence"]
     assert risks({"aof_enabled": "1"}) == []
     hidden = risks({"aof_enabled": "1", "maxmemory": "9"})
-    assert [risk.told for risk in hidden] == ["maxmemory-policy is not told: a full store would drop tasks"]
+    assert [risk.message for risk in hidden] == ["maxmemory-policy is unknown: a full store would drop tasks"]

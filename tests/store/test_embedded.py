@@ -100,7 +100,7 @@ async def allocator(data_dir: Path) -> tuple[str, str]:
     with trio.fail_after(30):
         async with embedded_store(data_dir) as url:
             (found,) = [each async for each in examine(url) if each.subject == "allocator"]
-    return found.level, found.told
+    return found.level, found.message
 
 
 def libm() -> str:
