@@ -39,7 +39,7 @@ class IdleWorker(fairq.Worker):
         self.on_startup(self._watch)
 
     async def _watch(self) -> None:
-        driver = self._working.driver
+        driver = self._run.driver
         changed = driver.on_change
 
         def on_change() -> None:
@@ -51,7 +51,7 @@ class IdleWorker(fairq.Worker):
 
     def break_connection(self) -> None:
         """Break the connection as a proxy does that is restarted: both sides read its end, and no good-bye."""
-        self.attached, self._broken = trio.Event(), self._working.driver._transport
+        self.attached, self._broken = trio.Event(), self._run.driver._transport
         if self._broken is not None:
             with suppress(OSError):  # the server was first
                 self._broken.socket.shutdown(socket.SHUT_RDWR)

@@ -91,7 +91,7 @@ class Declaring:
     rows: list[Body]
     driver: Driver[Any]
     is_over: Callable[[], bool]
-    fail: Callable[[FairqError], None]
+    fail: Callable[[FairqError], object]
     _told: dict[tuple[str, str, str], str] = field(factory=dict, init=False)  # the last outcome of each
     _trouble: str = field(default="", init=False)  # the code of the last error, until it is over
 

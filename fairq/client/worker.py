@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fairq.client.declaring import Declared
     from fairq.client.kinds import QueueHandlers
-    from fairq.client.working import Working
+    from fairq.client.worker_run import WorkerRun
     from fairq.model.option_tables import Seconds, TaskOptions
 
 Ended = Literal["", "burst", "drained", "stopped", "cancelled", "failed"]
@@ -86,7 +86,7 @@ class Worker:
     handlers: dict[str, QueueHandlers] = field(factory=dict, init=False)
     hooks: Hooks = field(factory=Hooks, init=False)
     declared: list[Declared] = field(factory=list, init=False)
-    _working: Working = field(init=False)  # the newest run
+    _run: WorkerRun = field(init=False)  # the newest run
     _is_stopped: bool = field(default=False, init=False)  # in advance of the first run
 
     def task(
@@ -230,13 +230,13 @@ class Worker:
         Superseded when a worker that came later attached under this name; Unavailable when a burst has no server for
         30 s, or is stopped before it had one; and what a function of on_startup raises.
         """
-        from fairq.client.working import Working
+        from fairq.client.worker_run import WorkerRun
 
-        self._working = Working.of(self)
+        self._run = WorkerRun.of(self)
         if self._is_stopped:
             self._is_stopped = False
-            self._working.stop("stopped")
-        await self._working.run(burst, task_status)
+            self._run.stop("stopped")
+        await self._run.run(burst, task_status)
 
     @property
     def ended(self) -> Ended:
@@ -244,25 +244,25 @@ class Worker:
 
         Its burst is over, an operator has drained it, `stop` was called, it was cancelled, or it has failed.
         """
-        return self._working.ended if hasattr(self, "_working") else ""
+        return self._run.ended if hasattr(self, "_run") else ""
 
     @property
     def running(self) -> int:
         """How many tasks run."""
-        return len(self._working.running) if hasattr(self, "_working") else 0
+        return len(self._run.runners.running) if hasattr(self, "_run") else 0
 
     @property
     def is_leaving(self) -> bool:
         """True once the newest run has cancelled all handlers, at its end; it waits for those that go on."""
-        return hasattr(self, "_working") and self._working.is_leaving
+        return hasattr(self, "_run") and self._run.is_leaving
 
     def tell_running(self) -> int:
         """Log each task that runs, for a process that ends without waiting for it; returns how many."""
-        return self._working.tell_running() if hasattr(self, "_working") else 0
+        return self._run.runners.tell_running() if hasattr(self, "_run") else 0
 
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled, and at once if it has not begun."""
-        if hasattr(self, "_working"):
-            self._working.stop("stopped")
+        if hasattr(self, "_run"):
+            self._run.stop("stopped")
         else:
             self._is_stopped = True

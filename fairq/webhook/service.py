@@ -14,8 +14,8 @@ from attrs import define, field, frozen
 from fairq.client.bodies import rows
 from fairq.client.client import Client, open_client
 from fairq.client.requests import named
+from fairq.client.runners import ASK_S
 from fairq.client.worker import Worker, default_name
-from fairq.client.working import ASK_S
 from fairq.errors import BadRequest, FairqError, Retryable, SettingsError, Unavailable
 from fairq.io.scopes import open_plain_nursery, run_all
 from fairq.model.checks import MAX_WORKER_CHARS, check_name

@@ -46,7 +46,8 @@ async def test_different_calls_of_one_turn_leave_in_one_send(service: Service, f
         task = await client.enqueue("emails", 1)
         frames.clear()
         transport: Any = client._caller._transport  # type: ignore[attr-defined]
-        transport.socket = counted = CountedSocket(transport.socket)
+        counted = CountedSocket(transport.socket)
+        transport.socket, transport._write = counted, counted.send
         async with anyio.create_task_group() as group:
             for number in range(50):
                 group.start_soon(client.enqueue, "emails", number)

@@ -227,7 +227,7 @@ def test_a_cancelled_worker_gives_its_tasks_back(service: Service, how: str) -> 
     app.task("emails", timeout=60)(forever)
 
     async def begun() -> None:
-        await wait_until(lambda: hasattr(app, "_working") and len(app._working.running) == 2)
+        await wait_until(lambda: hasattr(app, "_run") and len(app._run.runners.running) == 2)
 
     async def run_for_a_while() -> None:
         async with asyncio.timeout(None) as timeout:
@@ -287,7 +287,7 @@ async def test_a_cancelled_task_ends_its_handler_and_the_worker_goes_on(service:
     async with service.client() as client, working(app):
         for _ in range(3):  # the same place runs them all
             task = await client.enqueue("emails", "slow")
-            await wait_until(lambda: len(app._working.running) == 1)
+            await wait_until(lambda: len(app._run.runners.running) == 1)
             assert await task.cancel() == "running"
             await wait_state(await client.enqueue("emails", "quick"), "done")
             assert (await task.state()).state == "cancelled"

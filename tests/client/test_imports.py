@@ -26,7 +26,7 @@ OF_OPERATORS = {"fairq.client.operator"}
 APP = "import fairq\napp = fairq.Worker()\n@app.task('emails')\nasync def send(task): pass"
 TOPS = {"everything, and an app of tasks": f"from fairq import *\n{APP}", "sync": "from fairq.sync import *"}
 PROGRAM = """
-import asyncio, fairq, fairq.client.driver, fairq.client.working, fairq.sync.driver, fairq.testing
+import asyncio, fairq, fairq.client.driver, fairq.client.worker_run, fairq.sync.driver, fairq.testing
 fairq.open_client, fairq.Client, fairq.TaskFailed, fairq.Worker, fairq.Task, fairq.Retry, fairq.sync.open_client
 fairq.testing.run
 """

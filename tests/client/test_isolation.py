@@ -22,8 +22,7 @@ import trio
 
 import fairq
 import fairq.testing
-from fairq.client import isolation
-from fairq.client import working as working_module
+from fairq.client import isolation, runners
 from tests.logs import captured_logs
 
 from .runtimes import LIMIT_S, Service, on_both, wait_state, working
@@ -389,7 +388,7 @@ async def test_handlers_that_leave_nothing_share_a_scheduler_task_and_a_context(
         return own_task(*own)
 
     monkeypatch.setattr(isolation, "OwnTask", begin)
-    monkeypatch.setattr(working_module, "in_context", None)  # and its context
+    monkeypatch.setattr(runners, "in_context", None)  # and its context
 
     @app.task("q")
     async def handle(task: fairq.Task) -> None:

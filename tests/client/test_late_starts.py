@@ -86,7 +86,7 @@ async def test_what_comes_through_a_network_that_stood_still_does_not_begin_late
     heir = fairq.Worker(service.url, WORKER, 1, name="heir")
     begun, of_heir = begun_by(app, kind), begun_by(heir)
     async with service.client() as client, working(app):
-        await wait_until(lambda: app._working.driver.session.is_attached)
+        await wait_until(lambda: app._run.driver.session.is_attached)
         service.soon(service.proxy.hold)
         brief = await enqueue(client)
         await wait_state(brief[-1], "leased")

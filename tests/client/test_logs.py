@@ -40,10 +40,10 @@ async def test_a_line_at_the_start_and_at_each_loss_and_return_of_the_connection
     app.task("images")(print)
     with captured_logs() as lines:
         async with working(app):
-            await wait_until(lambda: app._working.driver.session.is_attached)
+            await wait_until(lambda: app._run.driver.session.is_attached)
             service.soon(service.proxy.cut)
             await wait_until(lambda: service.proxy.connections == 2)
-            await wait_until(lambda: app._working.driver.session.is_attached)
+            await wait_until(lambda: app._run.driver.session.is_attached)
     told = [line["text"] for line in lines if line["log_level"] != "debug"]
     assert told[0] == (
         f"worker started worker=worker-1 server={service.proxied} queues=emails,images slots=3 loop={runtime}"
@@ -63,7 +63,7 @@ async def test_a_drained_worker_does_not_say_that_it_connects_again(service: Ser
     with captured_logs() as lines:
         async with fairq.open_operator(service.url, token=OPERATOR) as boss, anyio.create_task_group() as group:
             await group.start(lambda *, task_status: app.run(task_status=task_status))
-            await wait_until(lambda: app._working.driver.session.is_attached)
+            await wait_until(lambda: app._run.driver.session.is_attached)
             await boss.drain_worker("worker-1")
     told = [line["text"] for line in lines if line["log_level"] != "debug"]
     assert told[-2:] == ["an operator drains this worker worker=worker-1", "worker ended worker=worker-1 why=drained"]

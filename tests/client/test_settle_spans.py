@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 import fairq
-from fairq.client import working as working_module
+from fairq.client import worker_run
 from fairq.errors import BadRequest
 from fairq.server.run import Served
 from fairq.store.store import Store
@@ -148,7 +148,7 @@ async def test_one_whose_result_no_message_can_carry_says_that_its_task_is_dead(
 async def test_one_without_an_answer_ends_with_its_worker(
     served: Served, ada: fairq.Client, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working_module, "GIVE_BACK_S", 0.01)
+    monkeypatch.setattr(worker_run, "GIVE_BACK_S", 0.01)
     async with worker_behind_a_proxy(served) as (proxy, app):
         handled = anyio.Event()
 

@@ -144,7 +144,7 @@ async def test_the_timeout_of_the_queue_holds_where_it_is_shorter(service: Servi
         assert [error.split()[-2] for error in errors] == ["0.05", "0.1"]
         await operator.configure("emails", run_timeout_ms=0)
         task = await client.enqueue("emails", 1, max_attempts=1)
-        await wait_until(lambda: len(app._working.running) == 1)
+        await wait_until(lambda: len(app._run.runners.running) == 1)
         assert (await task.state()).state == "leased"
 
 
@@ -164,9 +164,9 @@ async def test_the_slot_of_a_plain_function_is_kept_while_its_thread_runs(servic
         blocked = await client.enqueue("emails", "block", name="short", max_attempts=1)
         assert (await wait_state(blocked, "dead")).error.startswith("timeout: ")
         await wait_until(began.is_set)  # a busy machine may start the thread late
-        assert app._working.threads.names_of_abandoned() == [handle.__qualname__]
+        assert app._run.threads.names_of_abandoned() == [handle.__qualname__]
         task = await client.enqueue("emails", "next")
-        await wait_until(lambda: app._working.driver.session.sent_credit == 0)
+        await wait_until(lambda: app._run.driver.session.sent_credit == 0)
         assert (await task.state()).state == "ready"
         leave.set()
         await wait_state(task, "done")
@@ -195,7 +195,7 @@ async def test_threads_reach_the_event_loop_and_hear_of_cancellation(service: Se
         assert await task.cancel() == "running"
         await wait_until(lambda: len(heard) == 2)
         assert heard == ["in the loop", "CancelledError" if heard[1] == "CancelledError" else "Cancelled"]
-        await wait_until(lambda: app._working.threads.abandoned == 0)
+        await wait_until(lambda: app._run.threads.abandoned == 0)
 
 
 def test_a_timeout_that_cannot_be_is_refused() -> None:

@@ -125,7 +125,7 @@ async def test_http_takes_a_traceparent_and_passes_over_a_wrong_one(
 def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "import fairq, fairq.sync, fairq.testing, fairq.client.working, fairq.client.links, fairq.server.run\n"
+        "import fairq, fairq.sync, fairq.testing, fairq.client.worker_run, fairq.client.links, fairq.server.run\n"
         "assert fairq.Client and fairq.Worker\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry.')]"
     )

@@ -72,7 +72,7 @@ async def test_what_a_handler_raises_fails_its_attempt_by_name_and_no_neighbour(
 
     async with service.client() as client, working(app):
         good = await client.enqueue("good", 1)
-        await wait_until(lambda: len(app._working.running) == 1)
+        await wait_until(lambda: len(app._run.runners.running) == 1)
         for name in RAISED:
             state = await wait_state(await client.enqueue("odd", name, **QUICK), "dead")
             assert (state.attempt, runs[name]) == (3, 3)
@@ -268,7 +268,7 @@ def test_what_a_signal_raises_amid_a_handler_stops_the_worker_and_costs_no_attem
 
     @app.task("odd")
     async def handle(task: fairq.Task) -> None:
-        await wait_until(lambda: len(app._working.running) == 2)
+        await wait_until(lambda: len(app._run.runners.running) == 2)
         signal.raise_signal(number)
 
     async def enqueue() -> None:

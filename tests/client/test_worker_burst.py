@@ -104,7 +104,7 @@ async def test_a_burst_waits_for_what_it_holds_while_others_work_too(served: Ser
         await began.wait()
         await other.attach("emails", credit=100)
         await other.quiet()
-        assert (app.counts, app._working.driver.session.credit) == (Counter(), 5), "it has not begun to end"
+        assert (app.counts, app._run.driver.session.credit) == (Counter(), 5), "it has not begun to end"
         finish.set()
     assert app.counts == Counter(done=1)
 
@@ -191,14 +191,14 @@ async def test_a_burst_without_a_server_says_so(monkeypatch: pytest.MonkeyPatch,
     app = fairq.Worker(f"ws://127.0.0.1:{stores.free_port()}", WORKER)
     app.task("emails")(print)
     if not is_stopped:
-        monkeypatch.setattr("fairq.client.working.ASK_S", 0.05)
+        monkeypatch.setattr("fairq.client.worker_run.ASK_S", 0.05)
 
     async def burst() -> None:
         with trio.fail_after(60), ungrouped():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(lambda: app.run(burst=True))
                 if is_stopped:
-                    await wait_until(lambda: hasattr(app, "_working") and app._working.driver.session.trouble != "")
+                    await wait_until(lambda: hasattr(app, "_run") and app._run.driver.session.trouble != "")
                     app.stop()
 
     with pytest.raises(Unavailable, match="no connection to the server"):

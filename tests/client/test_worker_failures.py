@@ -84,7 +84,7 @@ async def test_a_worker_that_stops_ends_at_once_when_its_last_settlement_cannot_
     @app.task("emails")
     async def send(task: fairq.Task) -> None:
         app.stop()
-        await wait_until(lambda: app._working.driver.session.is_quiet)
+        await wait_until(lambda: app._run.driver.session.is_quiet)
 
     async with service.client() as ada:
         await ada.enqueue("emails", 1)

@@ -51,7 +51,7 @@ async def test_as_many_run_as_may_and_the_next_are_there_already(served: Served,
         await may_end.acquire()
 
     async def is_full() -> bool:
-        return await count_leased(served) == 5 and len(app._working.waiting) == 3
+        return await count_leased(served) == 5 and len(app._run.runners.waiting) == 3
 
     await ada.enqueue_many("emails", range(20))
     async with working(app):
@@ -69,7 +69,7 @@ async def test_those_that_wait_go_back_when_the_worker_stops(served: Served, ada
     recording(app, finish)
     running, *others = await ada.enqueue_many("emails", range(3), max_attempts=1)
     async with working(app):
-        await wait_until(lambda: len(app._working.waiting) == 2)
+        await wait_until(lambda: len(app._run.runners.waiting) == 2)
         app.stop()
         for task in others:
             await wait_state(task, "ready")  # their only attempt is still to come
@@ -87,7 +87,7 @@ async def test_none_wait_behind_a_thread_that_was_abandoned(served: Served, ada:
 
     running, *others = await ada.enqueue_many("emails", range(3))
     async with working(app):
-        await wait_until(lambda: began.is_set() and len(app._working.waiting) == 2)
+        await wait_until(lambda: began.is_set() and len(app._run.runners.waiting) == 2)
         await running.cancel()
         for task in others:
             await wait_state(task, "ready")

@@ -36,7 +36,7 @@ async def behind_a_proxy(store: str) -> AsyncIterator[tuple[Served, Proxy, fairq
 
 async def holding(app: fairq.Worker, waiting: int) -> None:
     """Wait until so many tasks wait in a worker."""
-    await wait_until(lambda: len(app._working.waiting) == waiting)
+    await wait_until(lambda: len(app._run.runners.waiting) == waiting)
 
 
 @pytest.mark.parametrize("is_back_in_time", [True, False])
@@ -54,15 +54,15 @@ async def test_none_begins_while_the_worker_is_cut_off(server_store: str, is_bac
                 await holding(app, 3)
                 proxy.is_refusing = True
                 proxy.cut()
-                await wait_until(lambda: not app._working.driver.session.is_connected and bool(served.app.leases.kept))
-                assert not app._working.waiting
+                await wait_until(lambda: not app._run.driver.session.is_connected and bool(served.app.leases.kept))
+                assert not app._run.runners.waiting
                 if not is_back_in_time:
                     await end_grace(served)
                     assert [(await task.state()).state for task in (first, second, *others)] == ["dead"] * 2 + [
                         "ready"
                     ] * 2
                 finish.set()
-                await wait_until(lambda: not app._working.running)
+                await wait_until(lambda: not app._run.runners.running)
                 assert began == [0]
                 proxy.is_refusing = False
                 for task in others:
@@ -76,7 +76,7 @@ async def test_none_begins_while_the_worker_is_cut_off(server_store: str, is_bac
 async def test_none_begins_after_its_expiry_however_wrong_the_workers_clock_is(
     served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch, ahead_s: int
 ) -> None:
-    monkeypatch.setattr("fairq.client.working.time", SimpleNamespace(time=lambda: time.time() + ahead_s))
+    monkeypatch.setattr("fairq.client.worker_run.time", SimpleNamespace(time=lambda: time.time() + ahead_s))
     app, finish = prefetching(served, concurrency=1, prefetch=1), trio.Event()
     began = recording(app, finish)
     await ada.enqueue("emails", "first")
@@ -84,9 +84,9 @@ async def test_none_begins_after_its_expiry_however_wrong_the_workers_clock_is(
         await wait_until(lambda: began == ["first"])
         brief = await ada.enqueue("emails", "brief", expires_in=2)
         await holding(app, 1)
-        await trio.sleep_until(app._working.waiting[0][2])  # its expiry
+        await trio.sleep_until(app._run.runners.waiting[0][2])  # its expiry
         finish.set()
-        await wait_until(lambda: app.counts["done"] == 1 and not app._working.driver.session.holding)
+        await wait_until(lambda: app.counts["done"] == 1 and not app._run.driver.session.holding)
         await wait_state(await ada.enqueue("emails", "third"), "done")
         await wait_state(brief, "dead")
     assert began == ["first", "third"]
@@ -98,14 +98,14 @@ async def test_no_more_wait_than_are_held_when_tasks_come_and_are_cancelled(serv
     recording(app, finish)
     await ada.enqueue("emails", "running")
     async with working(app):
-        await wait_until(lambda: bool(app._working.running))
+        await wait_until(lambda: bool(app._run.runners.running))
         for _ in range(3):
             tasks = await ada.enqueue_many("emails", range(2))
             await holding(app, 2)
             for task in tasks:
                 await task.cancel()
-            await wait_until(lambda: app._working.driver.session.holding == 1)
-            assert not app._working.waiting
+            await wait_until(lambda: app._run.driver.session.holding == 1)
+            assert not app._run.runners.waiting
         finish.set()
 
 
@@ -118,7 +118,7 @@ async def test_a_push_that_is_under_way_when_the_worker_stops_goes_back(served: 
 
     async with trio.open_nursery() as nursery:
         await nursery.start(app.run)
-        driver = app._working.driver
+        driver = app._run.driver
         await wait_until(lambda: driver.session.is_attached)
         take = driver.handle
 
@@ -164,7 +164,7 @@ async def test_a_push_that_is_under_way_to_an_abandoned_thread_goes_back(server_
 
             await ada.enqueue("emails", "slow", max_attempts=1)
             async with working(app):
-                working_, take = app._working, app._working.driver.handle
+                working_, take = app._run, app._run.driver.handle
 
                 def count(push: Push | Dismiss) -> None:
                     pushes.append(push)
@@ -196,7 +196,7 @@ async def test_a_task_begins_when_its_server_knows_how_the_one_in_its_place_ende
 
     @app.task("emails")
     async def send(task: fairq.Task) -> None:
-        untold.append(len(app._working.running) + app._working.driver.session.unsent)
+        untold.append(len(app._run.runners.running) + app._run.driver.session.unsent)
 
     tasks = await ada.enqueue_many("emails", range(20))
     async with working(app):

@@ -1,4 +1,4 @@
-"""A run of a worker: connected, its handlers at work.
+"""The runners of a worker, and the tasks that it holds.
 
 As many runners as `concurrency` run one task after the other, each in a scheduler task of its own. If a lease is lost,
 or a handler has left something for the next (`fairq.client.isolation`), that ends, and another runner takes its place.
@@ -16,7 +16,6 @@ The session holds its lease until it is settled. If the lease is lost while the 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
@@ -24,33 +23,23 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-import anyio
-from anyio.abc import TaskStatus
 from attrs import define, field
 
 from fairq.client import tracing
-from fairq.client.declaring import Declaring, rows_of
 from fairq.client.driver import Driver
 from fairq.client.frames import let_frames_go
 from fairq.client.handlers import outcome_of, perform
-from fairq.client.isolation import IN_TASK, OwnTask, fresh_contexts, in_context, keep_running
+from fairq.client.isolation import IN_TASK, OwnTask, in_context
 from fairq.client.loops import fault_of
-from fairq.client.suspension import awake_clock
 from fairq.client.threads import Threads
-from fairq.client.watchdog import watching
-from fairq.errors import BadRequest, Closed, FairqError, Retryable, SettingsError, Unavailable
-from fairq.io.event_loop import cancellation_from_here, is_cancelled
-from fairq.io.exception_groups import ungrouped
-from fairq.io.forks import running_worker
-from fairq.io.interrupts import remembering_interrupts
-from fairq.io.runtime import Event, Lot, Runtime
+from fairq.errors import FairqError, SettingsError
+from fairq.io.runtime import Lot, Runtime
 from fairq.log import Log
-from fairq.model.checks import bare_id, check_int
+from fairq.model.checks import bare_id
 from fairq.model.tasks import NewTask, Settlement, leased_at_ms
-from fairq.wire.frames import Dismiss, HeldLease, Push, PushedTask, Report
-from fairq.wire.held_leases import NOW, Start, Watch
+from fairq.wire.frames import HeldLease, Push, PushedTask, Report
+from fairq.wire.held_leases import NOW, Start
 from fairq.wire.raw_payloads import check_payload_size
-from fairq.wire.terms import MAX_CREDIT
 from fairq.wire.worker_session import WorkerSession
 
 if TYPE_CHECKING:
@@ -60,164 +49,35 @@ if TYPE_CHECKING:
 log = Log("fairq.worker")
 
 Running = tuple[OwnTask, PushedTask]  # a task whose handler runs, and its runner
-
-BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
-GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
-_CANCELLED = "a handler has cancelled the worker's connection or all of its handlers"
-_SEND_TURNS = 16  # how long a task waits for settlements to be sent: they are unless the socket is full
-ASK_S = 30.0  # how long the answers to `idle` and to what a handler asks for are waited for
-
-
-def _queues_of(app: Worker) -> list[str]:
-    """Return the queues that this worker works for."""
-    if app.queues is None:
-        return list(app.handlers)
-    for queue in app.queues:
-        if queue not in app.handlers:
-            raise BadRequest(f"the worker has no handler for queue {queue!r:.80}", field="queues")
-    return list(app.queues)
-
-
 # A task that waits for a place: its queue, itself, and the end of its time by the clock of the event loop, or later.
 Waiting = tuple[str, PushedTask, float]
 
+BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
+_SEND_TURNS = 16  # how long a task waits for settlements to be sent: they are unless the socket is full
+ASK_S = 30.0  # how long the answers to what a handler asks for are waited for
+
 
 @define(eq=False)
-class Working:
-    """The state of one run of a worker."""
+class Runners:
+    """The runners of one run of a worker. `stop` and `fail` end the run."""
 
     app: Worker
     driver: Driver[WorkerSession]
     runtime: Runtime
-    runners: Lot
-    idle: Event
-    declaring: Declaring = field(init=False)
-    threads: Threads = field(init=False)
+    threads: Threads
+    stop: Callable[[Ended], None]
+    fail: Callable[[FairqError], bool]  # returns whether this is the first fault
     fresh_context: Callable[[], Context] = field(init=False)  # of a handler
+    _line: Lot = field(init=False)  # of runners that wait for a task
     waiting: deque[Waiting] = field(factory=deque, init=False)
     in_doubt: deque[Waiting] = field(factory=deque, init=False)  # they wait until their leases are renewed
     running: dict[tuple[str, str, int], Running] = field(factory=dict, init=False)
     cancelled: dict[tuple[str, str, int], str] = field(factory=dict, init=False)  # of `running`: `lost` or `cancelled`
     settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # what is told of the answer
     run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
-    fault: FairqError | None = field(default=None, init=False)  # of the worker, not of a task: it ends
-    rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
-    ended: Ended = field(default="", init=False)  # why it takes no more tasks: the first reason
-    is_cancelled: Callable[[], bool] = field(default=is_cancelled, init=False)  # a handler, from outside of it
-    is_leaving: bool = field(default=False, init=False)  # all handlers are cancelled
-    has_rested: bool = field(default=False, init=False)  # no task has come since it was asked whether there are any
 
-    @property
-    def is_stopping(self) -> bool:
-        """True if it takes no more tasks."""
-        return bool(self.ended)
-
-    @classmethod
-    def of(cls, app: Worker) -> Working:
-        """Make a run of an app. Raises: BadRequest, SettingsError; RuntimeError outside an event loop."""
-        queues = _queues_of(app)
-        if not queues:
-            raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
-        check_int(app.concurrency, "concurrency", 1, MAX_CREDIT)
-        check_int(app.prefetch, "prefetch", 0, MAX_CREDIT - app.concurrency)
-        # More may have begun than run: a place whose task has ended does not wait for its settlement to be sent.
-        most_begun = app.concurrency + min(app.concurrency, app.prefetch // 2) if app.prefetch else 0
-        session = WorkerSession(
-            worker=app.name, queues=queues, credit=app.concurrency + app.prefetch, most_begun=most_begun,
-            started_at_ms=round(time.time() * 1000), watch=Watch(awake_clock()),
-        )  # fmt: skip
-        driver = Driver.to(app.url, app.token, session, app.tls)
-        run = cls(app, driver, driver.runtime, driver.runtime.make_lot(), driver.runtime.make_event())
-        driver.handle, driver.on_change = run._take, run._on_change
-        session.settled, session.dropped = run._settled, run._dropped
-        run.threads = Threads(app.concurrency, run._threads_changed)
-        rows = rows_of(app.declared, app.handlers, queues)
-        run.declaring = Declaring(app.app, rows, driver, lambda: run.is_stopping, run._fail)
-        return run
-
-    async def run(self, burst: bool, task_status: TaskStatus[None] | None) -> None:
-        """Do what `Worker.run` says."""
-        if self.is_stopping:  # it was told to stop first
-            self.threads.close()
-            if task_status is not None:
-                task_status.started()
-            return
-        log.info(
-            "worker started", worker=self.app.name,
-            server=self.driver.servers.names,
-            queues=",".join(self.driver.session.queues), slots=self.app.concurrency, loop=self.runtime.title,
-        )  # fmt: skip
-        self.is_cancelled = cancellation_from_here()
-        try:
-            with running_worker(self.runtime), remembering_interrupts():
-                context = await self.app.hooks.start()
-                self.fresh_context = fresh_contexts(context)
-                try:
-                    with watching(self.runtime):
-                        await self._work(burst, task_status)
-                finally:
-                    await self.app.hooks.end(context)
-        finally:
-            log.info("worker ended", worker=self.app.name, why=self.ended or "failed")
-
-    async def _work(self, burst: bool, task_status: TaskStatus[None] | None) -> None:
-        """Stay connected and run tasks until idle."""
-        connection = anyio.CancelScope(shield=True)  # outlives the handlers, so that their tasks can be given back
-        with ungrouped():
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._stay_connected, connection)
-                if task_status is not None:
-                    task_status.started()
-                try:
-                    await self._run_until_idle(burst)
-                finally:
-                    await self._give_all_back()
-                    connection.cancel()
-                    self.threads.close()
-                    for end in self.settling.values():
-                        end(None, "unknown", "the worker ended without an answer")
-        if self.fault:
-            raise self.fault
-
-    async def _run_until_idle(self, burst: bool) -> None:
-        """Run tasks until nothing is held and no more are taken."""
-        is_idle = False
-        async with anyio.create_task_group() as runners:
-            for _ in range(self.app.concurrency):
-                runners.start_soon(keep_running, self.fresh_context, self._run_tasks, self.is_cancelled)
-            runners.start_soon(self._stop_when_empty if burst else self.declaring.keep)
-            try:
-                await self.idle.wait()
-            except anyio.get_cancelled_exc_class():
-                if self.is_cancelled():
-                    self.stop("cancelled")  # now, for some handlers go on for a while
-                raise
-            finally:
-                self.is_leaving = True
-            is_idle = True
-            runners.cancel_scope.cancel()
-        if not is_idle:
-            self._fail(FairqError(_CANCELLED))
-        if burst and not self.driver.session.has_asked:
-            why = self.driver.session.obstacle or "no answer"
-            self._fail(Unavailable(f"no connection to the server ({why})"))
-
-    async def _give_all_back(self) -> None:
-        """Give back what no handler has begun, and wait until the server knows how all the others ended."""
-        self.stop("cancelled")
-        with anyio.move_on_after(GIVE_BACK_S, shield=True):
-            while self.driver.session.holding and self.driver.session.is_connected:
-                self.idle = self.runtime.make_event()
-                await self.idle.wait()
-
-    def stop(self, why: Ended) -> None:
-        """Take no more tasks, give back those that wait for a place; `run` returns when the others are settled."""
-        self.ended = self.ended or why
-        if self.driver.session.credit:
-            self.driver.session.credit = 0
-            self.driver.wake_writer()
-        self._give_waiting_back()
-        self._on_change()
+    def __attrs_post_init__(self) -> None:
+        self._line = self.runtime.make_lot()
 
     def tell_running(self) -> int:
         """Log each task that runs, as one that is left; from any thread."""
@@ -230,76 +90,29 @@ class Working:
             )  # fmt: skip
         return len(left)
 
-    def _fail(self, fault: FairqError) -> None:
-        """Stop for a fault of the worker; `run` raises the first one."""
-        self.fault = self.fault or fault
-        self.stop("failed")
-
-    def _give_waiting_back(self) -> None:
-        self._look_again()
+    def give_waiting_back(self) -> None:
+        """Give back what no handler has begun."""
+        self.look_again()
         while self.waiting:  # each goes to the head of its tenant's tasks: the oldest last
-            self._release(*self.waiting.pop()[:2])
+            self.release(*self.waiting.pop()[:2])
 
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
         """Have runners look again at the tasks whose leases were in doubt."""
         if self.in_doubt:
             self.waiting.extendleft(reversed(self.in_doubt))
             self.in_doubt.clear()
-            self.runners.unpark()
+            self._line.unpark()
 
-    def _threads_changed(self) -> None:
-        """Offer no place that an abandoned thread still has; while there is one, hold no task without a place."""
-        if self.is_stopping:
-            return
-        if abandoned := self.threads.abandoned:
-            self._give_waiting_back()
-        self.driver.session.credit = self.app.concurrency + (-abandoned if abandoned else self.app.prefetch)
-        self.driver.wake_writer()
-
-    async def _stop_when_empty(self) -> None:
-        await self.declaring.once()
-        session = self.driver.session
-        while not self.is_stopping:
-            self.rest = self.runtime.make_event()
-            self._on_change()
-            await self.rest.wait()
-            self.has_rested = True
-            try:
-                call = session.request("idle", {}, self.runtime.current_time() + ASK_S)
-                is_empty = (await self.driver.wait(call))["is_idle"]
-            except FairqError as error:
-                if isinstance(error, Retryable) and not isinstance(error, Unavailable):
-                    continue
-                if not session.fatal:  # `run` raises that
-                    self._fail(error)
-                return
-            if is_empty and self.has_rested and not session.holding:  # a task that came may be there once more
-                self.stop("burst")
-
-    async def _stay_connected(self, scope: anyio.CancelScope) -> None:
-        try:
-            with scope:
-                await self.driver.run()
-        except anyio.get_cancelled_exc_class():
-            if not self.is_cancelled():
-                self._fail(FairqError(_CANCELLED))
-            raise
-        finally:
-            self.idle.set()
-        if self.driver.session.fatal and not isinstance(self.driver.session.fatal, Closed):
-            self.ended = self.ended or "failed"
-            raise self.driver.session.fatal
-
-    def _on_change(self) -> None:
-        """React to lost leases and connections, and to the end of work when stopping."""
+    def follow_leases(self) -> None:
+        """React to leases that were renewed or lost, and to the end of a connection."""
         session = self.driver.session
         if session.has_renewed or session.lost:
             session.has_renewed = False
-            self._look_again()
+            self.look_again()
         if session.lost:
             self.waiting = deque(each for each in self.waiting if session.holds(each[0], each[1].id, each[1].lease))
         if not session.is_connected:  # others soon have the tasks that no handler has begun
-            self._give_waiting_back()
+            self.give_waiting_back()
         for lease in session.lost:
             key, is_cancelled = (lease.queue, lease.id, lease.lease), lease in session.cancelled
             say = partial(log.info, "task cancelled") if is_cancelled else partial(log.warning, "lease lost")
@@ -312,38 +125,23 @@ class Working:
         for lease in session.refused_settlements:
             log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, lease=lease.lease)
         session.refused_settlements.clear()
-        if self.rest is not None and not session.holding:
-            self.rest.set()
-        if self.is_stopping and not session.holding and (session.is_quiet or not session.is_attached):
-            self.idle.set()
-            if not session.is_connected:  # it need not connect again
-                session.close()
 
-    def _settled(self, queue: str, settlements: Sequence[Settlement], answers: Sequence[str], error: str = "") -> None:
+    def settled(self, queue: str, settlements: Sequence[Settlement], answers: Sequence[str], error: str = "") -> None:
         """Note the server's answers to settlements, or that there will be none."""
         for settlement, answer in zip(settlements, answers, strict=True) if self.settling else ():
             if end := self.settling.pop((queue, settlement.id, settlement.lease), None):
                 end(settlement, answer, error)
 
-    def _dropped(self, queue: str, settlement: Settlement, error: FairqError) -> None:
+    def dropped(self, queue: str, settlement: Settlement, error: FairqError) -> None:
         """Report a settlement that the server, or no frame, takes."""
         log.error(
             "cannot settle a task; it runs again when its lease is over", task=settlement.id,
             queue=queue, lease=settlement.lease, error=error.message,
         )  # fmt: skip
-        self._settled(queue, [settlement], ["error"], error.message)
-        self.runtime.call_from_end(self._on_change)
+        self.settled(queue, [settlement], ["error"], error.message)
 
-    def _take(self, push: Push | Dismiss) -> None:
-        if isinstance(push, Dismiss):
-            log.info("an operator drains this worker", worker=self.app.name)
-            self.stop("drained")
-            return
-        if self.is_stopping:
-            for task in reversed(push.tasks):
-                self._release(push.queue, task)
-            return
-        self.has_rested = False
+    def add(self, push: Push) -> None:
+        """Take in pushed tasks."""
         self.run_timeouts[push.queue] = push.run_timeout_ms / 1000 or inf
         for task in push.tasks:
             # By the store's clock: ours may be wrong. It is over already where the store's was set back.
@@ -352,18 +150,18 @@ class Working:
             self.waiting.append((push.queue, task, begin_by))
         session = self.driver.session
         while self.waiting and session.holding - session.unsettled > session.credit:  # pushed before it was lowered
-            self._release(*self.waiting.pop()[:2])
-        self.runners.unpark()
+            self.release(*self.waiting.pop()[:2])
+        self._line.unpark()
 
-    def _release(self, queue: str, task: PushedTask) -> None:
+    def release(self, queue: str, task: PushedTask) -> None:
+        """Give a task back."""
         self.driver.session.settle(queue, Settlement("release", task.id, task.lease))
         self.driver.wake_writer()
 
     def _stop_for(self, fault: SettingsError, task: PushedTask) -> Settlement:
         """Stop, since every task would meet this fault of the worker; returns how the first that did goes back."""
-        if self.fault is None:
+        if self.fail(fault):
             log.error("the worker stops", error=fault.message)
-        self._fail(fault)
         return Settlement("release", task.id, task.lease, None, fault.message)
 
     def _report(self, queue: str, task: PushedTask, fraction: float, text: str) -> None:
@@ -385,7 +183,7 @@ class Working:
         call = self.driver.session.request("batch_results", body, self.runtime.current_time() + ASK_S)
         return await self.driver.wait(call)
 
-    async def _run_tasks(self, own: OwnTask) -> None:
+    async def run_tasks(self, own: OwnTask) -> None:
         """Run one task after the other, until one leaves something behind or is cancelled.
 
         As many of these run as tasks may run at once. A runner that wakes and leaves tasks waiting wakes one more
@@ -404,7 +202,7 @@ class Working:
                         break
                 queue, pushed, begin_by = waiting = self.waiting.popleft()
                 if self.waiting and not burst:
-                    self.runners.unpark()
+                    self._line.unpark()
                 if (start := self.driver.session.start_of(queue, pushed.id, pushed.lease, begin_by)) is not NOW:
                     self._put_off(waiting, start)
                     continue
@@ -437,11 +235,11 @@ class Working:
                     await self.runtime.checkpoint()
             else:
                 turns = 0
-                await self.runners.park()
+                await self._line.park()
 
     def _put_off(self, waiting: Waiting, start: Start) -> None:
         if start is Start.NEVER:
-            self._release(*waiting[:2])  # the store lets it expire
+            self.release(*waiting[:2])  # the store lets it expire
         else:
             self.in_doubt.append(waiting)
             self.driver.wake_writer()  # its renewal is due
@@ -469,12 +267,12 @@ class Working:
                 outcome = cancelled or "released"
                 if not cancelled:  # it is the worker that is cancelled
                     self.stop("cancelled")
-                    self._release(queue, pushed)
+                    self.release(queue, pushed)
             else:
                 if end := tracing.active.settling(queue, pushed, settlement, outcome):
                     self.settling[key] = end
                 if not self.driver.session.settle(queue, settlement):
-                    self._settled(queue, [settlement], ["stale"])
+                    self.settled(queue, [settlement], ["stale"])
                 self.driver.send_soon(waits=not self.waiting)
             app.counts[outcome] += 1
             if app.log_tasks:
