@@ -1,1 +1,1 @@
-"""How fairq waits, sends and reads: turns of the scheduler, coroutines without a task, sockets, websockets."""
+"""How fairq waits, sends and reads: see README.md."""

@@ -1,10 +1,7 @@
 """Coroutines that run without a task of the scheduler, as long as they wait only for replies of the store.
 
-A task costs its start, its end, and a turn of the scheduler for each of its waits. A hot request needs none of that:
-the task that has read it begins its coroutine, and the task that reads the store's reply carries the coroutine on.
-
-A coroutine without a task has no cancel scope, lock or checkpoint: before what it calls needs one, it awaits
-`in_task()`. When its owner ends, it is closed: GeneratorExit is raised where it waits.
+Why they do, and what they may not use: see README.md. When its owner ends, such a coroutine is closed: GeneratorExit is
+raised where it waits.
 """
 
 from __future__ import annotations

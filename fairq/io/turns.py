@@ -1,9 +1,7 @@
-"""Sends output at the end of a scheduler's turn, in one piece for each connection.
+"""The turns of trio, and what is sent at their end, in one piece for each connection (see README.md).
 
-trio runs all ready tasks, waits for I/O, and starts again: that is a turn. A separate sending task would cost one more
-turn. Sending at once would cost a system call for each piece, and wake the other process each time. So code with output
-registers a function by `at_end_of_turn`, and it is called before the scheduler waits. Code that decides by all that a
-turn has brought registers a function by `before_sending`: what it puts out leaves with the rest.
+A separate sending task would cost one more turn. Sending at once would cost a system call for each piece, and wake the
+other process each time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One multiplexed connection to Redis or Valkey, on trio.
 
-All commands of one scheduler turn are sent in one write at its end (fairq/io/turns.py). Replies come in order, so the
+All commands of one turn are sent in one write at its end (fairq/io/README.md). Replies come in order, so the
 oldest waiting call is always answered next. So one timer gives every call its deadline: when the oldest call has waited
 too long, the connection is closed and all its calls fail.
 

@@ -1,8 +1,7 @@
 """One websocket: requests run concurrently, and reading does not wait for them.
 
-A request costs no extra turn of the scheduler before its start or before its answer: the task that has read it begins
-it. A request that only calls the store goes on without a task (fairq/io/taskless.py). The task of another one is the
-task that has read it, and another task continues to read.
+The task that has read a request begins it, so that it costs no turn more (fairq/io/README.md). One that needs a task
+keeps that one, and another task continues to read.
 """
 
 from __future__ import annotations
