@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_MAX_TOLD = 5  # tenants in a message
+_MAX_NAMED = 5  # tenants in a message
 
 
 class Portable(Exception):
@@ -182,8 +182,8 @@ class TenantsRefused(FairqError):
     code = "tenants_refused"
 
     def __init__(self, refusals: Mapping[str, FairqError], taken: Sequence[Any]) -> None:
-        told = ", ".join(f"{tenant} ({error.code})" for tenant, error in [*refusals.items()][:_MAX_TOLD])
-        super().__init__(f"tenants were refused, {len(refusals)} in all: {told}")
+        named = ", ".join(f"{tenant} ({error.code})" for tenant, error in [*refusals.items()][:_MAX_NAMED])
+        super().__init__(f"tenants were refused, {len(refusals)} in all: {named}")
         self.refusals = refusals
         self.taken = taken
 

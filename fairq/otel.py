@@ -47,10 +47,10 @@ class _Tracing(tracing.Tracing):
     @contextmanager
     def enqueueing(self, queue: str, tasks: Sequence[NewTask]) -> Iterator[Sequence[NewTask]]:
         if len(tasks) == 1:
-            told = _describe("enqueue", "send", queue, messaging__message__id=tasks[0].id)
+            attributes = _describe("enqueue", "send", queue, messaging__message__id=tasks[0].id)
         else:
-            told = _describe("enqueue", "send", queue, messaging__batch__message_count=len(tasks))
-        with self._tracer.start_as_current_span(f"enqueue {queue}", kind=SpanKind.PRODUCER, attributes=told):
+            attributes = _describe("enqueue", "send", queue, messaging__batch__message_count=len(tasks))
+        with self._tracer.start_as_current_span(f"enqueue {queue}", kind=SpanKind.PRODUCER, attributes=attributes):
             carrier: dict[str, str] = {}
             _W3C.inject(carrier)
             parent = carrier.get("traceparent", "")
@@ -58,11 +58,11 @@ class _Tracing(tracing.Tracing):
 
     async def processing(self, queue: str, task: PushedTask, attempt: Coroutine[Any, Any, T]) -> T:
         parent = _W3C.extract({"traceparent": task.trace}, Context())
-        told = _describe(
+        attributes = _describe(
             "process", "process", queue, messaging__message__id=task.id, fairq__tenant=task.tenant,
             fairq__attempt=task.attempt, fairq__name=task.name,
         )  # fmt: skip
-        with self._tracer.start_as_current_span(f"process {queue}", parent, SpanKind.CONSUMER, told):
+        with self._tracer.start_as_current_span(f"process {queue}", parent, SpanKind.CONSUMER, attributes):
             return await attempt
 
     def settling(self, queue: str, task: PushedTask, how: Settlement, outcome: str) -> EndSettling:
@@ -70,8 +70,8 @@ class _Tracing(tracing.Tracing):
         processing.set_attribute("fairq.outcome", outcome)
         if how.action in ("nack", "reject"):
             processing.set_status(Status(StatusCode.ERROR, how.error))
-        told = _describe("settle", "settle", queue, messaging__message__id=task.id, fairq__outcome=outcome)
-        span = self._tracer.start_span(f"settle {queue}", kind=SpanKind.CLIENT, attributes=told)
+        attributes = _describe("settle", "settle", queue, messaging__message__id=task.id, fairq__outcome=outcome)
+        span = self._tracer.start_span(f"settle {queue}", kind=SpanKind.CLIENT, attributes=attributes)
 
         def end(sent: Settlement | None, answer: str, error: str) -> None:
             span.set_attribute("fairq.answer", answer)

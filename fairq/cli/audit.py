@@ -83,10 +83,10 @@ def audit(
         if not follow:
             _show([*first.begun, *found], json)
             return
-        page, changes, newest, told = first, found[::-1], "", set[str]()
+        page, changes, newest, shown = first, found[::-1], "", set[str]()
         while True:
-            lost = [each for each in page.begun[::-1] if each.outcome == UNKNOWN and each.id not in told]
-            told.update(each.id for each in lost)
+            lost = [each for each in page.begun[::-1] if each.outcome == UNKNOWN and each.id not in shown]
+            shown.update(each.id for each in lost)
             for change in [*lost, *changes]:
                 _print(change, json)
             if page.newest == newest:

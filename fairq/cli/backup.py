@@ -48,10 +48,10 @@ def backup(
                 made = await backups.back_up(url, out, folder, lambda n: show(f"{n:,} lines", 0, 0), server_program)
         return asdict(made) | (asdict((await backups.verify(file)).counts) if verify else {})
 
-    told = run_stoppable(main) | {"bytes": file.stat().st_size, "verified": verify}
+    result = run_stoppable(main) | {"bytes": file.stat().st_size, "verified": verify}
     if as_json:
-        print_json(told)
-    elif told["verified"]:
-        print(f"{file}: {told['bytes']:,} bytes, verified; queues: {told['queues']:,}, tasks: {told['tasks']:,}")
+        print_json(result)
+    elif result["verified"]:
+        print(f"{file}: {result['bytes']:,} bytes, verified; queues: {result['queues']:,}, tasks: {result['tasks']:,}")
     else:
-        print(f"{file}: {told['bytes']:,} bytes, not verified")
+        print(f"{file}: {result['bytes']:,} bytes, not verified")

@@ -1,4 +1,4 @@
-"""Changes that create a queue or a tenant: a typo does that too, so operators are told."""
+"""Changes that create a queue or a tenant: a typo does that too, so operators get a message."""
 
 from __future__ import annotations
 

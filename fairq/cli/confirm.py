@@ -1,4 +1,4 @@
-"""What commands are told and asked before they change much: ids or --all, and whether it is meant."""
+"""Checks and questions before large changes: ids or --all, and a confirmation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not 
 
 
 def check_choice(ids: Sequence[str], everything: bool, others: str, are_given: bool) -> None:
-    """Check that a command was told ids or --all; `others`: flags that only go with --all. Raises: BadRequest."""
+    """Check that a command was given ids or --all; `others`: flags that only go with --all. Raises: BadRequest."""
     if ids and everything:
         raise BadRequest("give ids or --all, not both", field="ids")
     if not ids and not everything:

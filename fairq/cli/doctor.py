@@ -69,8 +69,8 @@ async def _look(choice: StoreChoice, server: Server, admin_url: str, prune: bool
     of_server = await trio.to_thread.run_sync(_ask_admin, admin_url, server.token) + await _ask_server(server)
     findings = []
     if of_server and not choice.store and not prune and not embedded.has_store(choice.data_dir):
-        told = f"not examined: {choice.data_dir.absolute()} has none, and none is named"
-        findings.append(Finding("warning", "store", told, "name the server's store: --store or --data-dir"))
+        message = f"not examined: {choice.data_dir.absolute()} has none, and none is named"
+        findings.append(Finding("warning", "store", message, "name the server's store: --store or --data-dir"))
     else:
         findings += await _look_at_store(choice, prune)
     return [*findings, *examination.examine_machine(), *of_server]
@@ -108,13 +108,13 @@ def _ask_admin(url: str, token: str | None) -> list[Finding]:
         with closing(connect(parts.netloc, timeout=_ANSWER_S)) as connection:
             connection.request("GET", f"{parts.path.rstrip('/')}/readyz", headers=headers)
             answer = connection.getresponse()
-            told = answer.read(4_096).decode(errors="replace").strip()
+            causes = answer.read(4_096).decode(errors="replace").strip()
     except (OSError, http.client.HTTPException):
         return []  # none there: doctor works with the store alone
     if answer.status == 200:
         return [Finding("ok", "server", f"{url} is ready")]
     if answer.status == 503:
-        return [Finding("problem", "server", f"{url} is not ready: {told}", "see its log, and the findings above")]
+        return [Finding("problem", "server", f"{url} is not ready: {causes}", "see its log, and the findings above")]
     if answer.status in (401, 403):
         return [Finding("warning", "server", f"{url} does not take the token", "give an operator's: --token")]
     return [Finding("warning", "server", f"{url} answers {answer.status}", "is it the operators' listener?")]
@@ -134,6 +134,6 @@ async def _ask_server(server: Server) -> list[Finding]:
     silent = {say_silence(each): None for row in queues for each in row.silent}
     found = [Finding("warning", "workers", each, "see its log: is its event loop blocked?") for each in silent]
     if waiting:
-        told = f"tasks wait and no worker is attached: {', '.join(waiting[:10])}"
-        return [*found, Finding("warning", "workers", told, "start workers: fairq worker module:app")]
+        message = f"tasks wait and no worker is attached: {', '.join(waiting[:10])}"
+        return [*found, Finding("warning", "workers", message, "start workers: fairq worker module:app")]
     return found or [Finding("ok", "workers", f"{len(queues)} queues, none waits without a worker")]

@@ -164,6 +164,6 @@ def _print_stored(stored: Stored, as_json: bool, *, is_waited_for: bool) -> int:
         print_json(stored.row)
     else:
         print(stored.id)
-        if stored.told:
-            print(stored.told, file=sys.stderr)
+        if stored.summary:
+            print(stored.summary, file=sys.stderr)
     return int(is_waited_for and stored.counts.done < stored.counts.total)

@@ -21,11 +21,11 @@ _PER_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _UNITS = {"rate": "/s", "stored_bytes": " bytes"}
 
 
-def _option(told: str) -> Any:
-    return attrs.field(default=None, type=Annotated[str | None, Parameter(help=told)])  # type: ignore[call-overload]
+def _option(meaning: str) -> Any:
+    return attrs.field(default=None, type=Annotated[str | None, Parameter(help=meaning)])  # type: ignore[call-overload]
 
 
-_OPTIONS = {name: _option(told) for name, told in BOUNDS.items()} | {
+_OPTIONS = {name: _option(meaning) for name, meaning in BOUNDS.items()} | {
     "rate": _option(f"{BOUNDS['rate'][:-1]}; or as 300/min, 1000/h, 5/d.")
 }
 GivenLimits = attrs.make_class("GivenLimits", _OPTIONS, frozen=True)

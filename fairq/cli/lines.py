@@ -62,7 +62,7 @@ class Stored:
     id: str
     counts: Counts
     row: dict[str, Any]
-    told: str
+    summary: str
 
 
 @contextmanager
@@ -275,8 +275,8 @@ async def enqueue_lines(
     return _stored(state, f"{state.total:,} tasks: {say_ends(state)}")
 
 
-def _stored(state: BatchState, told: str) -> Stored:
-    return Stored(state.id, state, asdict(state), told)
+def _stored(state: BatchState, summary: str) -> Stored:
+    return Stored(state.id, state, asdict(state), summary)
 
 
 async def _wait(batch: Batch, timeout: float) -> BatchState:

@@ -245,7 +245,7 @@ def _log_of_thread(raised: threading.ExceptHookArgs) -> None:
 
 
 def _log_unraisable(raised: sys.UnraisableHookArgs) -> None:
-    """Log what no caller can be told, as in `__del__`."""
+    """Log an error that cannot be raised to a caller, as in `__del__`."""
     _log.error("an exception was ignored", where=name_of(raised.object), exc_info=raised.exc_value)
 
 

@@ -72,9 +72,9 @@ async def _picture(client: OperatorClient, lines: int) -> RenderableType:
     empty = "there are no queues yet; the first enqueue makes one"
     table = make_table("queues", _COLUMNS, flat, empty=empty, rare=_RARE, lines=lines)
     untaken = [row["queue"] for row in rows if row["takers"] == "none"]
-    told = f"nobody takes these: tasks wait, and no worker is attached: {', '.join(untaken)}"
+    warning = f"nobody takes these: tasks wait, and no worker is attached: {', '.join(untaken)}"
     silent = [f"{row.queue}: {say_silence(each)}" for row in found for each in row.silent]
-    return Group(table, *([told] if untaken else []), *silent)
+    return Group(table, *([warning] if untaken else []), *silent)
 
 
 @queues.command

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
     from fairq.model.waiting import Report
 
-_COLUMNS = {"cause": "waited for", "part": "% of all", "p50_ms": "p50 (ms)", "p99_ms": "p99 (ms)", "told": "meaning"}
+_COLUMNS = {"cause": "waited for", "part": "% of all", "p50_ms": "p50 (ms)", "p99_ms": "p99 (ms)", "meaning": "meaning"}
 _PERIODS = {
     "period": "last", "enqueued": "enqueued", "started": "started", "done": "done", "failed": "failed",
     "delivered": "delivered", "delivered_part": "of all", "contested_part": "contested", "entitled_part": "due",
@@ -31,7 +31,7 @@ def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> N
         print_json({**found, "history": history})
         return
     parts = found["parts"]
-    rows = [{**each, "part": round(100 * each["part"], 1), "told": WAITED_FOR[each["cause"]]} for each in parts]
+    rows = [{**each, "part": round(100 * each["part"], 1), "meaning": WAITED_FOR[each["cause"]]} for each in parts]
     whole = {"cause": "total", "part": 100, "p50_ms": found["p50_ms"], "p99_ms": found["p99_ms"]}
     title = f"what {found['starts']} tasks of {tenant} in {queue} waited for"
     empty = f"no task of {tenant} in {queue} was started in the last 5 minutes"

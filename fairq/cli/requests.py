@@ -267,10 +267,10 @@ async def enqueue_requests(
             parse(line, number, run.id, max_running, options) for number, line in lines if line.strip()
         )
         await store_lines(requests, total, f"enqueue {queue}", repeating(run.id), run.store)
-    told = f"{run.requests:,} requests, {run.tasks:,} tasks"
+    summary = f"{run.requests:,} requests, {run.tasks:,} tasks"
     if wait is None:
-        return Stored(run.id, run.sums, {"id": run.id, "requests": run.requests, "total": run.tasks}, told)
+        return Stored(run.id, run.sums, {"id": run.id, "requests": run.requests, "total": run.tasks}, summary)
     with saying_how_to_wait(repeating(run.id, "wait again")):
         await run.wait(wait)
     row = {"id": run.id, "requests": run.requests, **asdict(run.sums)}
-    return Stored(run.id, run.sums, row, f"{told}: {say_ends(run.sums)}")
+    return Stored(run.id, run.sums, row, f"{summary}: {say_ends(run.sums)}")

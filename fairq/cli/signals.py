@@ -68,7 +68,7 @@ def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def _run_to_its_end(loop: asyncio.AbstractEventLoop, main: Callable[[], Awaitable[T]]) -> T:
     """Run an async function, also where asyncio leaves its loop since some other task or callback has raised an exit.
 
-    That is a handler's doing while no signal raises anything. One that waits for such a task is told of it.
+    That is a handler's doing while no signal raises anything. A handler that waits for such a task sees it.
     """
 
     async def run() -> T:

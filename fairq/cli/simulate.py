@@ -130,12 +130,12 @@ def show(found: Comparison) -> None:
 
 
 def _row(row: TenantRow) -> dict[str, Any]:
-    told: dict[str, Any] = {"tenant": row.tenant or "(others)", "terms": _terms(row)}
+    cells: dict[str, Any] = {"tenant": row.tenant or "(others)", "terms": _terms(row)}
     for name, outcome in (("", row.measured), ("_today", row.today), ("_proposed", row.proposed)):
-        told[f"share{name}"] = None if outcome.share is None else f"{100 * outcome.share:.1f} %"
-        told[f"p99{name}"] = None if outcome.p99_ms is None else say_ms(outcome.p99_ms)
-        told[f"p50{name}"] = None if outcome.p50_ms is None else say_ms(outcome.p50_ms)
-    return {**told, "waiting": _change(row.today.waiting, row.proposed.waiting)}
+        cells[f"share{name}"] = None if outcome.share is None else f"{100 * outcome.share:.1f} %"
+        cells[f"p99{name}"] = None if outcome.p99_ms is None else say_ms(outcome.p99_ms)
+        cells[f"p50{name}"] = None if outcome.p50_ms is None else say_ms(outcome.p50_ms)
+    return {**cells, "waiting": _change(row.today.waiting, row.proposed.waiting)}
 
 
 def _terms(row: TenantRow) -> str:

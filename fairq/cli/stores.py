@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from fairq.errors import SettingsError
 
-PATIENCE_S = 2.0  # after which a person is told what is waited for
+PATIENCE_S = 2.0  # after which the command prints what it waits for
 
 
 @Parameter(name="*")

@@ -195,9 +195,9 @@ class Supervisor:
     def _read_end(self, ours: socket.socket) -> str:
         """Return why a child that has ended says that it has done what it was for; empty if it does not say so."""
         with suppress(OSError):
-            told = ours.recv(len(_STARTED) + 1)
-            self._has_started |= told.startswith(_STARTED)
-            return next((why for why, letter in _DONE.items() if told.endswith(letter)), "")
+            received = ours.recv(len(_STARTED) + 1)
+            self._has_started |= received.startswith(_STARTED)
+            return next((why for why, letter in _DONE.items() if received.endswith(letter)), "")
         return ""
 
 

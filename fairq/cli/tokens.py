@@ -49,8 +49,8 @@ class _StoreRegistry:
     auth: Auth
 
     async def create_token(self, record: TokenRecord, *, expires_in_ms: int | None) -> None:
-        told = {"role": record.role, "label": record.label, "tenant": record.tenant, "queues": record.queues}
-        async with self._noted("create_token", record.id, told):
+        fields = {"role": record.role, "label": record.label, "tenant": record.tenant, "queues": record.queues}
+        async with self._noted("create_token", record.id, fields):
             await self.auth.create(record, expires_in_ms)
 
     async def list_tokens(self) -> list[TokenRow]:
@@ -144,8 +144,8 @@ def create(
     record.check()
     _run(lambda registry: registry.create_token(record, expires_in_ms=expires_in_ms), server, store)
     if json:
-        told = {"id": id, "role": role, "tenant": tenant, "queues": queue or None, "label": label, "token": text}
-        print_json(told)
+        row = {"id": id, "role": role, "tenant": tenant, "queues": queue or None, "label": label, "token": text}
+        print_json(row)
     else:
         print(text)
 

@@ -111,10 +111,10 @@ class Page:
     async def _tenants(self, client: OperatorClient, row: QueueRow, history: History) -> list[dict[str, Any]]:
         since = history.now_ms - _SHARE_S * 1000
         recent = await client.history(row.queue, since_ms=max(0, since))
-        told = {each.tenant: each for each in recent.tenants if each.tenant}
+        recently = {each.tenant: each for each in recent.tenants if each.tenant}
         found = []
-        for state in await _states(client, row.queue, list(told), TENANTS_OF_ONE if self.queue else TENANTS):
-            each = told.get(state.tenant)
+        for state in await _states(client, row.queue, list(recently), TENANTS_OF_ONE if self.queue else TENANTS):
+            each = recently.get(state.tenant)
             found.append({
                 "queue": row.queue, "tenant": state.tenant, "weight": state.weight, **_counts(state),
                 "started_per_s": _rate(recent, each.started if each else []),
@@ -139,12 +139,12 @@ class Page:
         return max(0, now_ms - since_ms) if since_ms else None
 
 
-async def _states(client: OperatorClient, queue: str, told: Sequence[str], most: int) -> list[TenantState]:
+async def _states(client: OperatorClient, queue: str, names: Sequence[str], most: int) -> list[TenantState]:
     """Return the tenants that the history names, then others that have, or had, tasks."""
-    found = [state for name in told[:most] for state in await client.tenants(queue, tenant=name)]  # some were deleted
+    found = [state for name in names[:most] for state in await client.tenants(queue, tenant=name)]  # some were deleted
     if len(found) < most:
         page = await client.request("tenants", {"queue": queue, "count": _LOOKED})
-        others = [each for each in rows(TenantState, page["tenants"]) if each.tenant not in told]
+        others = [each for each in rows(TenantState, page["tenants"]) if each.tenant not in names]
         busy = [each for each in others if each.leased or each.done or _waiting(each)]
         busy.sort(key=lambda each: (-(each.leased + _waiting(each)), -each.done, each.tenant))
         found += busy[: most - len(found)]

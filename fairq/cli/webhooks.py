@@ -20,7 +20,7 @@ webhooks = App(name="webhooks", help="Register, list, pause, resume and remove w
 
 Name = Annotated[str, Parameter(help="Only tasks of this name, as enqueued with `--name` (default: all tasks).")]
 _COLUMNS = {"id": "id", "url": "url", "name": "tasks", "fan_out": "copies", "secrets": "secrets", "is_paused": "paused"}
-_NOT_PRINTED = ("secrets",)  # not told to operators
+_NOT_PRINTED = ("secrets",)  # operators cannot read them
 
 
 @webhooks.command

@@ -17,8 +17,8 @@ _YOUNG_S = 0.25
 _THRESHOLDS = (10_000, 50, 14_400)  # the last: full collections, after an hour of collect(1)
 
 
-def _freeze_what_stays(phase: str, told: dict[str, int]) -> None:
-    if phase == "stop" and told["generation"] == 2:
+def _freeze_what_stays(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"] == 2:
         gc.freeze()
 
 

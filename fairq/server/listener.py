@@ -97,8 +97,8 @@ class Listener:
                         identity = await self._admit(request)
                         usage = inside.enter_context(self.admission.connection(host, identity))
                     except FairqError as error:
-                        told = {"remote": f"{host}:{port}", "code": error.code, "reason": error.message}
-                        self.refused.info("connection refused", request=(id := secrets.token_hex(8)), **told)
+                        cause = {"remote": f"{host}:{port}", "code": error.code, "reason": error.message}
+                        self.refused.info("connection refused", request=(id := secrets.token_hex(8)), **cause)
                         self.app.refusals.counts[error.code] += 1
                         await _reject(request, error, id)
                     else:

@@ -123,7 +123,7 @@ class Settings:
         """Check ranges and combinations. Raises: SettingsError, naming the setting."""
         hosts = {name: host for name, addresses in self._listeners.items() for host, _ in addresses}
         rules = [
-            (low <= (getattr(self, name) or 0) <= high, name, f"must be {told}") for name, low, high, told in _RANGES
+            (low <= (getattr(self, name) or 0) <= high, name, f"must be {words}") for name, low, high, words in _RANGES
         ]
         rules += [
             (not any(_meet(one, other) for one in mine for other in others), name, _OWN_PORT[name])

@@ -2,7 +2,7 @@
 
 A server is stateless: all lasting state is in the store, so any number of servers may serve one store. Stopping takes
 three steps. First, there are no new connections and no new claims, and waiting requests are answered `draining`. Then
-workers are told to drain and get `grace` seconds to settle their leases. Then the remaining leases are released, so
+workers are asked to drain and get `grace` seconds to settle their leases. Then the remaining leases are released, so
 that workers of other servers get the tasks at once.
 """
 
@@ -139,11 +139,11 @@ class App:
             return {}
         answers, unanswered = await self.questions.ask(QUEUES, queues)
         taken = {queue for some in answers.values() for queue in some}
-        told: dict[str, Takers] = {}
+        takers: dict[str, Takers] = {}
         for queue in queues:
             is_unknown = unanswered or self.worker_registry.elsewhere.divided(queue)
-            told[queue] = "some" if queue in taken else "unknown" if is_unknown else "none"
-        return told
+            takers[queue] = "some" if queue in taken else "unknown" if is_unknown else "none"
+        return takers
 
     def silent_workers(self) -> dict[str, list[SilentWorker]]:
         """Describe the workers of each queue that are silent, at any server, the longest silence in front."""
@@ -161,7 +161,7 @@ class App:
             answers, unanswered = await self.questions.ask(WAITS, [queue, tenants])
         found: dict[str, Report] = {}
         for n, tenant in enumerate(tenants):
-            rows = (dict(zip(WAIT_CAUSES, row, strict=True)) for told in answers.values() for row in told[n])
+            rows = (dict(zip(WAIT_CAUSES, row, strict=True)) for answer in answers.values() for row in answer[n])
             found[tenant] = report_of(tenant, list(rows), len(unanswered))
         return found
 

@@ -26,5 +26,5 @@ class Refusals:
     def note(self, code: str, request: str, **fields: str) -> None:
         """Note that a request was refused; empty fields are left out."""
         self.counts[code if code in self.counts or len(self.counts) < MAX_CODES else "other"] += 1
-        told = {name: value for name, value in fields.items() if value}
-        self.log.info("refused", request=request, code=code, **told)
+        given = {name: value for name, value in fields.items() if value}
+        self.log.info("refused", request=request, code=code, **given)

@@ -1,4 +1,4 @@
-"""The workers of other servers and their slots for each queue, as those servers have told some seconds ago."""
+"""The workers of other servers and their slots for each queue, by their reports of the last seconds."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def offers_of(groups: Iterable[Group]) -> dict[str, Offer]:
     return found
 
 
-class _Told(NamedTuple):
-    """What a server has told, and when."""
+class _Report(NamedTuple):
+    """A server's last report, and when it came."""
 
     at: float
     slots: dict[str, list[float]]
@@ -57,7 +57,7 @@ class _Told(NamedTuple):
 class ServerSlots:
     """Slots by server and queue: whole, and divided among each worker's queues (those of draining workers left out)."""
 
-    _told: dict[str, _Told] = field(factory=dict, init=False)
+    _reports: dict[str, _Report] = field(factory=dict, init=False)
 
     def hear(self, server: str, slots: dict[str, list[float]], more: Mapping[str, Any]) -> bool:
         """Note the slots of a server, whole and divided, by queue, and its `groups` and `silent` workers.
@@ -65,21 +65,23 @@ class ServerSlots:
         Returns whether it was unknown.
         """
         now = trio.current_time()
-        self._told = {name: each for name, each in self._told.items() if each.at > now - _FORGET_S}
-        is_new = server not in self._told
+        self._reports = {name: each for name, each in self._reports.items() if each.at > now - _FORGET_S}
+        is_new = server not in self._reports
         groups, silent = more.get("groups", ()), more.get("silent", ())
-        self._told[server] = _Told(now, slots, [Group(*each) for each in groups], [Silence(*each) for each in silent])
+        self._reports[server] = _Report(
+            now, slots, [Group(*each) for each in groups], [Silence(*each) for each in silent]
+        )
         return is_new
 
     def silent(self) -> Iterator[tuple[str, Silence]]:
         """Yield the silent workers of all other servers, each with its server."""
-        for server, told in self._recent().items():
-            yield from ((server, each) for each in told.silent)
+        for server, report in self._recent().items():
+            yield from ((server, each) for each in report.silent)
 
     def groups(self) -> Iterator[Group]:
         """Yield the groups of workers of all other servers."""
-        for told in self._recent().values():
-            yield from told.groups
+        for report in self._recent().values():
+            yield from report.groups
 
     def whole(self, queue: str) -> int:
         """Count the slots of all other servers for a queue."""
@@ -91,7 +93,7 @@ class ServerSlots:
 
     def queues(self) -> set[str]:
         """Name the queues that workers of other servers take tasks of."""
-        return {queue for told in self._recent().values() for queue, (_, has) in told.slots.items() if has}
+        return {queue for report in self._recent().values() for queue, (_, has) in report.slots.items() if has}
 
     def choose(self, queue: str, slots: int) -> str:
         """Choose a server whose workers have this many slots for a queue, busy or free; empty if none is known."""
@@ -100,11 +102,11 @@ class ServerSlots:
 
     def _of(self, queue: str) -> dict[str, list[float]]:
         """Return the slots for a queue, whole and divided, by server."""
-        if not self._told:  # asked for each claim
+        if not self._reports:  # asked for each claim
             return {}
-        return {name: told.slots[queue] for name, told in self._recent().items() if queue in told.slots}
+        return {name: report.slots[queue] for name, report in self._recent().items() if queue in report.slots}
 
-    def _recent(self) -> dict[str, _Told]:
-        """Return what each server has told that is not to be forgotten."""
+    def _recent(self) -> dict[str, _Report]:
+        """Return the reports of all servers that are not outdated."""
         since = trio.current_time() - _FORGET_S
-        return {name: told for name, told in self._told.items() if told.at > since}
+        return {name: report for name, report in self._reports.items() if report.at > since}

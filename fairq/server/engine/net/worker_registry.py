@@ -94,7 +94,7 @@ class WorkerRegistry:
     questions: Questions
     give_back: Callable[[Connection, Action], Awaitable[None]] = field(init=False)
     give_back_kept: Callable[[str, str, AttachOrder], None] = field(default=lambda *_: None, init=False)
-    on_drain: Callable[[str], None] = field(default=lambda _: None, init=False)  # is told the name of workers to drain
+    on_drain: Callable[[str], None] = field(default=lambda _: None, init=False)  # with a worker's name
     elsewhere: ServerSlots = field(factory=ServerSlots, init=False)
     silent: SilentWorkers = field(init=False)
     _changed: trio.Event = field(factory=trio.Event, init=False)
@@ -152,8 +152,8 @@ class WorkerRegistry:
                     slots[queue][0] += connection.account.credit
                     if connection.takes_tasks:
                         slots[queue][1] += connection.account.credit / len(connection.queues)
-        told: dict[str, Any] = {"groups": [[queues, *many] for queues, many in groups.items()]}
-        await self.questions.tell({"slots": slots, **told, "silent": [*map(tuple, self.silent.now()[:MAX_TOLD])]})
+        shared: dict[str, Any] = {"groups": [[queues, *many] for queues, many in groups.items()]}
+        await self.questions.tell({"slots": slots, **shared, "silent": [*map(tuple, self.silent.now()[:MAX_TOLD])]})
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """Describe the workers attached here: the fields of WorkerState after `server`."""

@@ -47,13 +47,13 @@ class RecentShare(NamedTuple):
 async def recent_share(store: Store, queue: str, tenant: str) -> RecentShare:
     """Read the service of a tenant that the history has for the last RECENT_MS."""
     step_ms = STEPS["1h"][0] * 1000
-    told = await store.history(queue, STEPS["1h"][0], -1, RECENT_MS // step_ms)
-    rows = [(slot.number, row) for slot in told.slots for row in _with_free(slot.rows) if row.tenant == tenant]
+    recent = await store.history(queue, STEPS["1h"][0], -1, RECENT_MS // step_ms)
+    rows = [(slot.number, row) for slot in recent.slots for row in _with_free(slot.rows) if row.tenant == tenant]
     if not rows:
         return RecentShare()
     whole = _merged(row for _, row in rows)
-    over_ms = told.now_ms - min(number for number, _ in rows) * step_ms
-    delivered, entitled, free = (round(each / told.unit, 3) for each in (whole.delivered, whole.entitled, whole.free))
+    over_ms = recent.now_ms - min(number for number, _ in rows) * step_ms
+    delivered, entitled, free = (round(each / recent.unit, 3) for each in (whole.delivered, whole.entitled, whole.free))
     return RecentShare(delivered, entitled, free, over_ms)
 
 
@@ -66,13 +66,13 @@ async def read_history(
     slots: dict[int, Slot] = {}
     now_ms, last, unit = -1, -1, 1.0
     while left > 0:
-        page = min(left, PAGE_SLOTS)
-        told = await store.history(queue, step_s, last, page)
+        count = min(left, PAGE_SLOTS)
+        page = await store.history(queue, step_s, last, count)
         if now_ms < 0:
-            now_ms, unit, last = told.now_ms, told.unit, told.now_ms // 1000 // step_s
+            now_ms, unit, last = page.now_ms, page.unit, page.now_ms // 1000 // step_s
             left = min(left, last + 1 - first)
-        slots.update((slot.number, slot) for slot in told.slots)
-        last, left = last - page, left - page
+        slots.update((slot.number, slot) for slot in page.slots)
+        last, left = last - count, left - count
     known = [slots[number] for number in sorted(slots) if number >= first]
     return await trio.to_thread.run_sync(summed, known, step_s * 1000, now_ms, tenants, unit)
 

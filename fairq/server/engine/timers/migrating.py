@@ -18,7 +18,7 @@ AGAIN_S = 5.0
 
 async def migrate_in_time(store: Store) -> None:
     """Try until the data has this build's version."""
-    told = ""
+    logged = ""
     while True:
         try:
             outcome = await migrate(store, _log)
@@ -26,9 +26,9 @@ async def migrate_in_time(store: Store) -> None:
             outcome = error.message
         if outcome == "done":
             return
-        if outcome != told:
+        if outcome != logged:
             log.info("the data is not migrated yet", why=outcome)
-            told = outcome
+            logged = outcome
         await trio.sleep(AGAIN_S * random.uniform(0.5, 1.0))
 
 

@@ -58,7 +58,7 @@ async def handle_noted(app: App, connection: Connection, request: Any, verb: Cal
     if connection.identity.role is not Role.OPERATOR:
         body = await verb(app, connection, request)
         if body.get("outcome") != "same" and _may_note(connection, draft.tenant):
-            await _end(app, b"", draft, {"outcome": "ok", **_told_of(request, body)})
+            await _end(app, b"", draft, {"outcome": "ok", **_result_of(request, body)})
         return body
     try:
         id = await app.store.audit.begin(draft)
@@ -69,7 +69,7 @@ async def handle_noted(app: App, connection: Connection, request: Any, verb: Cal
     except Exception as error:
         await _end(app, id, draft, {"outcome": error.code if isinstance(error, FairqError) else FairqError.code})
         raise
-    await _end(app, id, draft, {"outcome": "ok", **_told_of(request, body)})
+    await _end(app, id, draft, {"outcome": "ok", **_result_of(request, body)})
     return body
 
 
@@ -85,12 +85,12 @@ def _draft(connection: Connection, request: Any) -> Draft:
         for each in fields(type(request))
         if each.name in TOLD and (value := getattr(request, each.name)) not in (None, each.default)
     }
-    told = {"target": _target(request), **({"new": _small(new)} if new else {})}
+    change = {"target": _target(request), **({"new": _small(new)} if new else {})}
     tenant = getattr(request, "tenant", None) or connection.identity.tenant
-    return _draft_of(connection, request.type, getattr(request, "queue", None) or "", tenant, told)
+    return _draft_of(connection, request.type, getattr(request, "queue", None) or "", tenant, change)
 
 
-def _draft_of(connection: Connection, verb: str, queue: str, tenant: str, told: Body) -> Draft:
+def _draft_of(connection: Connection, verb: str, queue: str, tenant: str, change: Body) -> Draft:
     identity = connection.identity
     origin = ORIGIN.get() or Origin(connection.remote, "websocket")
     rest = {
@@ -98,16 +98,16 @@ def _draft_of(connection: Connection, verb: str, queue: str, tenant: str, told: 
         "role": identity.role.value,
         "address": cut(origin.address, _NAME_BYTES),
         "via": origin.via,
-        **told,
+        **change,
     }
     names = cut(queue, _NAME_BYTES), cut(tenant, _NAME_BYTES)
     return Draft(identity.token_id, verb, *names, orjson.dumps(rest))
 
 
-async def note(app: App, connection: Connection, verb: str, queue: str, tenant: str, target: str, told: Body) -> None:
+async def note(app: App, connection: Connection, verb: str, queue: str, tenant: str, target: str, ended: Body) -> None:
     """Note a change that was made for a tenant, and is not the request itself."""
     draft = _draft_of(connection, verb, queue, tenant, {"target": target})
-    await _end(app, b"", draft, {"outcome": "ok", **told})
+    await _end(app, b"", draft, {"outcome": "ok", **ended})
 
 
 def _target(request: Any) -> str:
@@ -134,23 +134,23 @@ def _small(value: Any) -> Any:
     return value if shown == text else shown
 
 
-def _told_of(request: Any, body: Body) -> Body:
-    """Return the previous value, of limits and settings those that are changed, and what became of the change."""
+def _result_of(request: Any, body: Body) -> Body:
+    """Return the previous value, of limits and settings only the changed ones, and the result of the change."""
     previous = body.get("previous")
     if isinstance(previous, dict):
         changed = getattr(request, "limits", None) or request.settings
         previous = {name: value for name, value in previous.items() if name in changed}
-    told: Body = {} if previous is None else {"previous": _small(previous)}
+    ended: Body = {} if previous is None else {"previous": _small(previous)}
     result = {name: body[name] for name in _RESULTS if body.get(name) not in (None, "ok")}
     if "outcomes" in result:
         result["outcomes"] = Counter(result["outcomes"])
-    return {**told, "result": _small(result)} if result else told
+    return {**ended, "result": _small(result)} if result else ended
 
 
 async def _end(app: App, id: bytes, draft: Draft, ended: Body) -> None:
     """Note how a change (no id: a tenant's) ended, in the store and the log; if the store is away, it stays begun."""
-    told = {"queue": draft.queue, "tenant": draft.tenant, **orjson.loads(draft.rest), **ended}
-    log.info("audit", token=draft.token, verb=draft.verb, **{name: value for name, value in told.items() if value})
+    shown = {"queue": draft.queue, "tenant": draft.tenant, **orjson.loads(draft.rest), **ended}
+    log.info("audit", token=draft.token, verb=draft.verb, **{name: value for name, value in shown.items() if value})
     try:
         await app.store.audit.end(id, draft, orjson.dumps(ended))
     except FairqError as error:
@@ -158,7 +158,7 @@ async def _end(app: App, id: bytes, draft: Draft, ended: Body) -> None:
 
 
 async def audit(app: App, connection: Connection, request: wire.Audit) -> Body:
-    """Read changes; a token limited to some queues is told of changes to these."""
+    """Read changes; a token limited to some queues reads only changes to these."""
     named = (request.token or "", request.verb or "", request.queue or "", request.tenant or "")
     which = AuditFilter(*named, request.since_ms, connection.identity.queues)
     prefix = keys.TENANTS_AUDIT if request.by_tenants else keys.AUDIT

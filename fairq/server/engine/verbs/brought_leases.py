@@ -34,13 +34,13 @@ async def take_over(app: App, leases: Sequence[HeldLease]) -> tuple[list[str], l
     async def take(queue: str, at: Sequence[int]) -> None:
         some = [leases[i] for i in at]
         try:
-            told = await app.store.take(queue, [(each.id, each.lease) for each in some])
+            found = await app.store.take(queue, [(each.id, each.lease) for each in some])
         except FairqError as error:
             if not isinstance(error, Retryable):
                 raise
             log.warning("leases are not taken over", queue=queue, count=len(at), error=error.message)
-            told = _kept(app, some)
-        for i, taken in zip(at, told, strict=True):
+            found = _kept(app, some)
+        for i, taken in zip(at, found, strict=True):
             outcomes[i] = taken.outcome
             if taken.outcome in ("ok", "cancelled"):
                 key = queue, leases[i].id
@@ -58,10 +58,10 @@ def _kept(app: App, leases: Sequence[HeldLease]) -> list[Taken]:
     last: dict[str, int] = {}
     for each in leases:
         last[each.id] = max(each.lease, last.get(each.id, 0))
-    told = []
+    found = []
     for each in leases:
         number, taken = app.leases.known((each.queue, each.id))
         is_kept = each.lease == last[each.id] >= number  # the store's numbers grow
         times = taken if each.lease == number else 0
-        told.append(Taken("ok", times, 0) if is_kept else Taken("stale", 0, 0))
-    return told
+        found.append(Taken("ok", times, 0) if is_kept else Taken("stale", 0, 0))
+    return found

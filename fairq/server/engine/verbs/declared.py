@@ -28,7 +28,12 @@ from fairq.server.engine.verbs.schedules import put, read
 from fairq.wire import messages as wire
 
 _KNOWN_S, _MOST_KNOWN = 4.0, 1_000  # how long an answer holds, and of how many declarations one is known
-_REFUSED = (QuotaExceeded, StoreFull, TooLarge, NotFound)  # of one schedule: it is told beside the others' outcomes
+_REFUSED = (
+    QuotaExceeded,
+    StoreFull,
+    TooLarge,
+    NotFound,
+)  # of one schedule: reported as its outcome
 
 
 class _Place(NamedTuple):
@@ -53,8 +58,8 @@ def _check(connection: Connection, schedules: list[wire.DeclaredSchedule]) -> No
         try:
             connection.identity.check_tenant(each.tenant)
         except Forbidden:
-            told = "create one for it: fairq tokens create worker --tenant"
-            message = f"this worker's token may not schedule for tenant {each.tenant}; {told} {each.tenant}"
+            remedy = "create one for it: fairq tokens create worker --tenant"
+            message = f"this worker's token may not schedule for tenant {each.tenant}; {remedy} {each.tenant}"
             raise Forbidden(message, field="tenant") from None
     if len(set(map(_place, schedules))) < len(schedules):
         raise BadRequest("schedules must not repeat a name of a tenant and a queue", field="schedules")
@@ -71,12 +76,12 @@ async def declare(app: App, connection: Connection, request: wire.Declare) -> Bo
     await run_all(*(partial(_put, app, connection, request.app, each, outcomes) for each in request.schedules))
     for queue in connection.queues:
         await _remove(app, connection, queue, request, removed, lasts)
-    told = [outcomes[_place(each)] for each in request.schedules]
-    if not (removed or lasts or any(outcome != "same" for outcome in told)):
+    found = [outcomes[_place(each)] for each in request.schedules]
+    if not (removed or lasts or any(outcome != "same" for outcome in found)):
         if len(app.declared) >= _MOST_KNOWN:
             app.declared.clear()
         app.declared[key] = now
-    return {"outcomes": told, "removed": removed, "is_over": not (request.schedules or lasts)}
+    return {"outcomes": found, "removed": removed, "is_over": not (request.schedules or lasts)}
 
 
 async def _put(

@@ -93,8 +93,8 @@ def outcomes_part(outcomes: Sequence[str]) -> Body:
     """Return the part of a reply that says what became of tasks, and how those stand that some are duplicates of."""
     if outcomes.count("ok") == len(outcomes):
         return {"outcomes": outcomes}
-    told, states = part_states(outcomes)
-    return {"outcomes": told} | ({"duplicate_of_states": states} if states else {})
+    words, states = part_states(outcomes)
+    return {"outcomes": words} | ({"duplicate_of_states": states} if states else {})
 
 
 def refusals_part(refusals: Mapping[str, FairqError]) -> Body:

@@ -46,7 +46,7 @@ async def set_paused(app: App, connection: Connection, request: wire.SetWebhookP
 
 
 async def webhooks(app: App, connection: Connection, request: wire.Webhooks) -> Body:
-    """List webhooks; only workers, which sign requests, are told the secrets."""
+    """List webhooks; only workers, which sign requests, get the secrets."""
     found = await app.store.webhooks(request.queue)
     is_worker = connection.identity.role is terms.Role.WORKER
     return {

@@ -87,13 +87,13 @@ async def _settle(app: App, connection: Connection, queue: str, settlements: Seq
         asked = [s for s in settlements if (queue, s.id) in ended or _is_its_own(app, connection, queue, s)]
         if connection.tracks_leases:
             extended = {(queue, s.id): s.lease for s in asked if s.action == "extend" and (queue, s.id) not in ended}
-    told: Body = {"attached_ms": connection.attached_ms(trio.current_time())} if extended else {}
+    more: Body = {"attached_ms": connection.attached_ms(trio.current_time())} if extended else {}
     with connection.account.renewing(extended) if extended else NO_CONTEXT:
         outcomes = await _settle_own(app, connection, queue, asked, ended) if asked else []
     if len(asked) == len(settlements):
-        return {"outcomes": outcomes, **told}
+        return {"outcomes": outcomes, **more}
     of_own, own = iter(outcomes), set(map(id, asked))
-    return {"outcomes": [next(of_own) if id(each) in own else "stale" for each in settlements], **told}
+    return {"outcomes": [next(of_own) if id(each) in own else "stale" for each in settlements], **more}
 
 
 async def _settle_own(
@@ -110,8 +110,8 @@ async def _settle_own(
             if key not in account.held:  # some may have ended, and their tasks come again
                 account.add(key, lease, terms, now)
         raise
-    if told := [id for (_, id), (_, terms) in ended.items() if terms.has_progress]:
-        await app.store.forget_progress(queue, told)
+    if ids := [id for (_, id), (_, terms) in ended.items() if terms.has_progress]:
+        await app.store.forget_progress(queue, ids)
     if len(ended) == len(settlements) and _ACK.issuperset(map(_action_of, settlements)):
         return outcomes
     now = trio.current_time()

@@ -1,6 +1,6 @@
 """The operators' side over HTTP: health for managers of containers, metrics for Prometheus, the control API, pages.
 
-/livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token or a
+/livez and /readyz need no token; only operators can read the causes. /metrics needs an operator's token or a
 viewer's unless its listener is on a loopback address, and asked by that: not by a proxy, nor by a name that DNS has
 pointed here. /api is for both, too (routes.py); the pages are the dashboard's.
 """
@@ -59,8 +59,8 @@ def make_admin_api(
         if "authorization" not in request.headers:
             return PlainTextResponse("not ready\n" if found.troubles else "ready\n", 503 if found.troubles else 200)
         await _identify(operators, request)
-        told = {"ready": not found.troubles, "troubles": found.troubles, "store_ms": round(found.store_s * 1000, 1)}
-        return Response(orjson.dumps(told), 503 if found.troubles else 200, media_type="application/json")
+        body = {"ready": not found.troubles, "troubles": found.troubles, "store_ms": round(found.store_s * 1000, 1)}
+        return Response(orjson.dumps(body), 503 if found.troubles else 200, media_type="application/json")
 
     async def document(_: Request) -> Response:
         return Response(orjson.dumps(make_document()), media_type="application/json")

@@ -13,7 +13,7 @@ from fairq.server.web.http.shared import Shared
 from fairq.store import keys
 
 ANSWER_S = 1.0  # for which the store may think
-KEPT_S = 0.5  # how long a finding is told to all who ask: a hundred that ask do not ask the store a hundred times
+KEPT_S = 0.5  # how long a finding is reused: a hundred probes ask the store once
 
 
 @frozen

@@ -1,8 +1,8 @@
-"""What /metrics tells, in Prometheus' text format: of all queues what the store has, of this server what it sees.
+"""The metrics page in Prometheus' text format: the store's numbers for all queues, and this server's own counts.
 
-A metric that is this server's own says "this server" in its help text: sum it. All servers tell the same of the others,
-which do not begin anew when a server does. At most MAX_QUEUES queues are told, first those that workers of this server
-take tasks of; `fairq_queues` counts all. Tenants: tenant_metrics.py.
+A metric that is this server's own says "this server" in its help text: sum it. For the others all servers report the
+same, and a restart of a server does not reset them. At most MAX_QUEUES queues are reported, first those with workers at
+this server; `fairq_queues` counts all. Tenants: tenant_metrics.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairq.server.web.http.shared import Shared
 
 MAX_QUEUES = 200
 MAX_TENANTS = 32  # that are asked for a queue's oldest wait
-KEPT_S = 1.0  # how long a page is told to all who ask
+KEPT_S = 1.0  # how long a page is served to all scrapers
 _STATES = ("ready", "pending", "delayed", "leased", "dead")
 _TOTALS = {"enqueued": "enqueued", "done": "done", "dead": "buried", "expired": "expired", "cancelled": "cancelled"}
 
@@ -73,8 +73,8 @@ class Metrics:
             nodes = await read_nodes(store.connection.nodes())
         queues = [await self._look(name) for name in names[:MAX_QUEUES]]  # one by one: tasks go before them
         tenants = [await read_tenants(store, name) for name in names[:TENANT_QUEUES]]
-        told = _Told(list(_Now(self.app, found, queues, tenants, len(names), nodes).collect()))
-        text = await trio.to_thread.run_sync(generate_latest, told)  # a long page takes some 40 ms
+        collected = _Collected(list(_Now(self.app, found, queues, tenants, len(names), nodes).collect()))
+        text = await trio.to_thread.run_sync(generate_latest, collected)  # a long page takes some 40 ms
         return bytes(text + generate_latest(self._process))
 
     async def _look(self, name: str) -> Queue:
@@ -84,7 +84,7 @@ class Metrics:
 
 
 @define(eq=False)
-class _Told(Collector):
+class _Collected(Collector):
     """Metrics of one moment, as a registry has them."""
 
     metrics: Sequence[Metric]
@@ -133,13 +133,13 @@ class _Now:
         yield gauge("fairq_store_rtt_seconds", "time of one write and one read by this server", "", [(rtt_s,)])
         ahead = "1: the store's clock is over a minute ahead of that of this server"
         yield gauge("fairq_store_clock_ahead", ahead, "", [(is_ahead,)])
-        for name, told, figure in (
+        for name, meaning, figure in (
             ("memory_bytes", "memory of a node of the store", "memory_bytes"),
             ("memory_limit_bytes", "its maxmemory; 0: no limit", "limit_bytes"),
             ("evicts", "1: a full node drops tasks", "evicts"),
             ("durable", "1: its append-only file is written", "is_durable"),
         ):
-            yield gauge(f"fairq_store_{name}", told, "node", ((each.name, getattr(each, figure)) for each in nodes))
+            yield gauge(f"fairq_store_{name}", meaning, "node", ((each.name, getattr(each, figure)) for each in nodes))
 
     def _of_queues(self) -> Iterator[Metric]:
         queues, slots = self.queues, self.app.queues.count_slots
@@ -157,9 +157,12 @@ class _Now:
         yield gauge("fairq_workers", "workers that are attached, at all servers", "queue", attached)
         counted = ((each.name, len(silent.get(each.name, ()))) for each in queues)
         yield gauge("fairq_workers_silent", "workers from which nothing comes, at all servers", "queue", counted)
-        for name, bit, told in (("paused", PAUSED, "an operator paused it"), ("closed", CLOSED, "outside its hours")):
+        for name, bit, meaning in (
+            ("paused", PAUSED, "an operator paused it"),
+            ("closed", CLOSED, "outside its hours"),
+        ):
             held_back = ((each.name, int(each.counts["blocked"]) & bit != 0) for each in queues)
-            yield gauge(f"fairq_queue_{name}", f"1: {told}", "queue", held_back)
+            yield gauge(f"fairq_queue_{name}", f"1: {meaning}", "queue", held_back)
 
     def _of_dispatch(self) -> Iterator[Metric]:
         names, queues = [each.name for each in self.queues], self.app.queues

@@ -21,7 +21,7 @@ from fairq.server.engine.stats.tallies import QueueTally
 from fairq.store.overview import some_tenants
 from fairq.store.store import Store
 
-QUEUES, TENANTS = 50, 20  # whose tenants are told; how many of each
+QUEUES, TENANTS = 50, 20  # queues with tenants in the metrics; tenants of each
 OTHER = "(other)"  # no tenant has that name
 _COMPARED = 100  # tenants of a queue whose backlogs are compared
 _SLOTS = 6  # of a minute each: the last five, and the one that is not over
@@ -54,21 +54,21 @@ async def read_tenants(store: Store, queue: str) -> Tenants:
     asked = list(dict.fromkeys([*served, *some]))[:_COMPARED]
     states = {each.tenant: each for each in await store.tenants(queue, asked)} if asked else {}
     waiting = sorted(states, key=lambda name: (-states[name].ready, name))
-    told = [name for name in dict.fromkeys([*served, *waiting]) if name in states][:TENANTS]
-    ratios = {name: given[name].contested / given[name].due for name in told if name in given and given[name].due > 0}
+    names = [name for name in dict.fromkeys([*served, *waiting]) if name in states][:TENANTS]
+    ratios = {name: given[name].contested / given[name].due for name in names if name in given and given[name].due > 0}
     least = _LEAST_SHARE * sum(given[name].due for name in ratios)
     jain = jain_index(ratio for name, ratio in ratios.items() if given[name].due >= least)
-    return Tenants(queue, [states[name] for name in told], noisy_ones(list(states.values())), ratios, jain)
+    return Tenants(queue, [states[name] for name in names], noisy_ones(list(states.values())), ratios, jain)
 
 
-def gauge(name: str, told: str, labels: str, rows: Iterable[tuple[Any, ...]]) -> Metric:
+def gauge(name: str, meaning: str, labels: str, rows: Iterable[tuple[Any, ...]]) -> Metric:
     """Write a gauge; a row has the values of its labels, and its own."""
-    return _filled(GaugeMetricFamily(name, told, labels=labels.split()), rows)
+    return _filled(GaugeMetricFamily(name, meaning, labels=labels.split()), rows)
 
 
-def counter(name: str, told: str, labels: str, rows: Iterable[tuple[Any, ...]]) -> Metric:
+def counter(name: str, meaning: str, labels: str, rows: Iterable[tuple[Any, ...]]) -> Metric:
     """Write a counter, in the same way."""
-    return _filled(CounterMetricFamily(name, told, labels=labels.split()), rows)
+    return _filled(CounterMetricFamily(name, meaning, labels=labels.split()), rows)
 
 
 def _filled(family: Any, rows: Iterable[tuple[Any, ...]]) -> Metric:
@@ -81,7 +81,7 @@ def _filled(family: Any, rows: Iterable[tuple[Any, ...]]) -> Metric:
 def tell_stored(all_tenants: Sequence[Tenants]) -> Iterator[Metric]:
     """Write what the store knows about tenants."""
     minutes, states = "in the last five minutes", [(each, state) for each in all_tenants for state in each.states]
-    for name, told, value in (
+    for name, meaning, value in (
         ("share_ratio", f"what it got {minutes} while tenants waited, by what it was due then",
          lambda each, state: each.ratios.get(state.tenant)),
         ("weight", "its weight", lambda _, state: state.weight),
@@ -90,8 +90,8 @@ def tell_stored(all_tenants: Sequence[Tenants]) -> Iterator[Metric]:
          lambda each, state: state.tenant in each.noisy),
     ):  # fmt: skip
         rows = ((each.queue, state.tenant, value(each, state)) for each, state in states)
-        told = f"{told}; all servers tell the same"
-        yield gauge(f"fairq_tenant_{name}", told, "queue tenant", (row for row in rows if row[2] is not None))
+        meaning = f"{meaning}; all servers report the same"
+        yield gauge(f"fairq_tenant_{name}", meaning, "queue tenant", (row for row in rows if row[2] is not None))
     jain = f"how alike tenants' share ratios were {minutes}; 1: all alike"
     yield gauge("fairq_jain_index", jain, "queue", ((each.queue, each.jain) for each in all_tenants))
 
@@ -100,9 +100,9 @@ def tell_counted(tallies: Mapping[str, QueueTally]) -> Iterator[Metric]:
     """Write what this server has counted."""
     counts = [(queue, name, each.counts) for queue, tally in tallies.items() for name, each in tally.named.items()]
     counts += [(queue, OTHER, tally.others) for queue, tally in tallies.items()]
-    for name, told in _COUNTERS.items():
+    for name, meaning in _COUNTERS.items():
         rows = ((queue, tenant, getattr(each, name)) for queue, tenant, each in counts)
-        yield counter(f"fairq_tenant_{name}", f"{told}; {_PER_SERVER}", "queue tenant", rows)
+        yield counter(f"fairq_tenant_{name}", f"{meaning}; {_PER_SERVER}", "queue tenant", rows)
     waits = HistogramMetricFamily(
         "fairq_wait_seconds",
         f"from when tasks were ready to their first start; {_PER_SERVER}; the sum is right to some 20 %",
@@ -114,5 +114,5 @@ def tell_counted(tallies: Mapping[str, QueueTally]) -> Iterator[Metric]:
 
 
 def _cumulated(waits: Mapping[int, int]) -> list[tuple[str, float]]:
-    told = [(str(2 ** (edge // 2) / 1000), sum(n for b, n in waits.items() if b <= edge)) for edge in _EDGES]
-    return [*told, ("+Inf", sum(waits.values()))]
+    buckets = [(str(2 ** (edge // 2) / 1000), sum(n for b, n in waits.items() if b <= edge)) for edge in _EDGES]
+    return [*buckets, ("+Inf", sum(waits.values()))]

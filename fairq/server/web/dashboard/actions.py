@@ -16,7 +16,7 @@ from fairq.errors import BadRequest, NotFound
 from fairq.model.checks import MAX_SPAN_MS, MAX_WEIGHT, MIN_WEIGHT
 from fairq.model.limits import BOUNDS, Limits
 from fairq.model.queues import SETTING_RANGES, SHARES
-from fairq.server.web.dashboard.dialogs import Action, Field, Form, as_number, one, told
+from fairq.server.web.dashboard.dialogs import Action, Field, Form, as_number, form_of, one
 from fairq.server.web.dashboard.view import Context, View
 from fairq.server.web.dashboard.writing import count, number, typed
 from fairq.server.web.http.fields import make_request, names_of
@@ -58,7 +58,7 @@ async def _ask_weight(view: View) -> Context:
     share = "A tenant with weight 2 is given twice the share of one with weight 1, while both have tasks that wait"
     note = "0.001 to 10,000" if rows else f"0.001 to 10,000; {tenant} is not known here yet"
     field = Field("weight", "Weight", note, value=typed(weight))
-    return told(f"{share} ({_whom(queue, tenant)}).", field, queue=queue, tenant=tenant, if_version=version)
+    return form_of(f"{share} ({_whom(queue, tenant)}).", field, queue=queue, tenant=tenant, if_version=version)
 
 
 async def _set_weight(view: View, form: Form) -> str:
@@ -81,7 +81,7 @@ def _plain(
 
     async def describe(view: View) -> Context:
         named = {each: view.query.get(each, "") for each in fields}
-        return told(effect.format(**named, whom=_whom(*_target(view))), **named)
+        return form_of(effect.format(**named, whom=_whom(*_target(view))), **named)
 
     async def handle(view: View, form: Form) -> str:
         named = {each: one(form, each) for each in fields}
@@ -111,7 +111,7 @@ async def _ask_limits(view: View) -> Context:
         if tenant
         else f"Limits of all tenants of {_whom(queue, None)} that have none of their own. 0: no limit."
     )
-    return told(text, *fields, queue=queue, tenant=tenant, if_version=body["version"])
+    return form_of(text, *fields, queue=queue, tenant=tenant, if_version=body["version"])
 
 
 async def _set_limits(view: View, form: Form) -> str:
@@ -130,7 +130,7 @@ async def _ask_hours(view: View) -> Context:
     note = "such as mon-fri 08:00-18:00 Europe/Berlin; empty: always open"
     field = Field("opening_hours", "Opening hours", note, "text", text)
     effect = f"Tasks start only within opening hours; running ones are not stopped ({_whom(queue, tenant)})."
-    return told(effect, field, queue=queue, tenant=tenant, if_version=body["hours_version"])
+    return form_of(effect, field, queue=queue, tenant=tenant, if_version=body["hours_version"])
 
 
 async def _set_hours(view: View, form: Form) -> str:
@@ -150,7 +150,7 @@ async def _ask_settings(view: View) -> Context:
     weight = f"beside other queues of its workers: {MIN_WEIGHT} to {MAX_WEIGHT:,g}"
     fields.append(Field("queue_weight", "queue_weight", weight, value=now["queue_weight"]))
     text = f"What holds for all tasks of {_whom(queue, None)}."
-    return told(text, share, *fields, queue=queue, if_version=row["version"])
+    return form_of(text, share, *fields, queue=queue, if_version=row["version"])
 
 
 async def _set_settings(view: View, form: Form) -> str:
@@ -203,10 +203,10 @@ def _of_letters(frame: Any, name: str, button: str, done: str, danger: bool) -> 
         ids = view.query.get("ids", "").splitlines()
         if ids:
             many = f"{count(len(ids))} chosen dead letter{'s' * (len(ids) != 1)}"
-            return told(f"{button} {many} of queue {view.queue}.", queue=view.queue, ids="\n".join(ids))
+            return form_of(f"{button} {many} of queue {view.queue}.", queue=view.queue, ids="\n".join(ids))
         many = await _say_many(view, which)
         said = ", ".join(f"{each} {value!r}" for each, value in which.items() if value) or "all of them"
-        return told(f"{button} {many} dead letters of queue {view.queue}: {said}.", queue=view.queue, **which)
+        return form_of(f"{button} {many} dead letters of queue {view.queue}: {said}.", queue=view.queue, **which)
 
     async def handle(view: View, form: Form) -> str:
         queue, ids = one(form, "queue"), one(form, "ids").splitlines()
@@ -234,7 +234,7 @@ async def _ask_drain(view: View) -> Context:
     body = await view.ask(wire.WorkerTasks(0, worker, 1))
     held = sum(each["held"] for each in body["workers"])
     text = f"Worker {worker} is given no more tasks; it finishes the {count(held)} that it runs, and then leaves."
-    return told(text, worker=worker)
+    return form_of(text, worker=worker)
 
 
 async def _drain(view: View, form: Form) -> str:
@@ -252,7 +252,7 @@ async def _ask_purge(view: View) -> Context:
         row = await view.queue_row()
         waiting = sum(row[each] for each in ("ready", "pending", "delayed"))
     text = f"Cancel the {count(waiting)} tasks that wait in {_whom(queue, tenant)}. Running ones go on."
-    return told(text, queue=queue, tenant=tenant)
+    return form_of(text, queue=queue, tenant=tenant)
 
 
 async def _purge(view: View, form: Form) -> str:
@@ -268,7 +268,7 @@ async def _purge(view: View, form: Form) -> str:
 
 
 async def _ask_token(view: View) -> Context:
-    return told(
+    return form_of(
         "The token is shown once, and stored only as a hash.",
         Field("role", "Role", "", "select", "tenant", ROLES),
         Field("tenant", "Tenant", "a tenant's name; of a producer a pattern; else empty", "text"),
@@ -307,7 +307,7 @@ ACTIONS: Sequence[Action] = (
     Action("hours", "Opening hours", "Set", _ask_hours, _set_hours),
     Action("settings", "Settings of the queue", "Set", _ask_settings, _set_settings),
     _plain(wire.Cancel, "cancel", "Cancel a task", "Cancel it",
-           "It never starts; if it runs, its worker is told ({id}).", "{id} is cancelled", is_dangerous=True),
+           "It never starts; if it runs, its worker is asked to stop ({id}).", "{id} is cancelled", is_dangerous=True),
     _plain(wire.Replay, "replay-one", "Replay", "Replay it",
            "It waits again, with all its attempts ({id}).", "{id} is replayed"),
     _plain(wire.Purge, "purge-one", "Delete a dead letter", "Delete it", "It is gone for good ({id}).",
@@ -323,7 +323,7 @@ ACTIONS: Sequence[Action] = (
     _plain(wire.Unschedule, "unschedule", "Delete a schedule", "Delete it",
            "It never fires again ({tenant}/{name} in queue {queue}).", "Schedule {name} is deleted", is_dangerous=True),
     _plain(wire.CancelBatch, "cancel-batch", "Cancel a batch", "Cancel it",
-           "Cancel what still waits of batch {id}; running tasks are told to stop.", "Batch {id} is being cancelled",
+           "Cancel what still waits of batch {id}; running ones are asked to stop.", "Batch {id} is being cancelled",
            is_dangerous=True),
     Action("create-token", "New token", "Create", _ask_token, _create_token),
     _plain(wire.RevokeToken, "revoke-token", "Revoke a token", "Revoke",

@@ -48,7 +48,7 @@ def read_form(body: bytes) -> Form:
         raise BadRequest("the form cannot be read", field="body") from None
 
 
-def told(text: str, *fields: Field, **hidden: Any) -> Context:
+def form_of(text: str, *fields: Field, **hidden: Any) -> Context:
     """Make the text of a dialog."""
     return {"text": text, "fields": fields, "hidden": {name: value for name, value in hidden.items() if value}}
 

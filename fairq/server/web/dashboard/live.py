@@ -55,7 +55,9 @@ class PageStream(Response):
             return
         inbox: Inbox = scope[INBOX]
 
-        async def leave(follow: trio.CancelScope) -> None:  # a page that stays as it is sends little: who left is told
+        async def leave(
+            follow: trio.CancelScope,
+        ) -> None:  # notices a closed page at once
             await inbox.wait_gone()
             follow.cancel()
 

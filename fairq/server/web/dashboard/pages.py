@@ -73,9 +73,9 @@ async def queues(view: View) -> Context:
 
 async def _rates(view: View, row: Row) -> Rates:
     step_s, store = STEPS["1h"][0], view.app.store
-    told = await store.history(row["queue"], step_s, -1, 60 // step_s + 1)
-    newest = told.now_ms // 1000 // step_s
-    whole = [slot for slot in told.slots if slot.number < newest]
+    page = await store.history(row["queue"], step_s, -1, 60 // step_s + 1)
+    newest = page.now_ms // 1000 // step_s
+    whole = [slot for slot in page.slots if slot.number < newest]
     started, failed = (
         sum(getattr(each, name) for slot in whole for each in slot.rows) for name in ("started", "failed")
     )
@@ -179,8 +179,8 @@ async def task(view: View) -> Context:
     if state.state not in ("done", "cancelled"):
         stored = await stored_task(view.app.store, view.queue, state.id)
     if state.state in ("ready", "pending", "delayed", "leased"):
-        told = rows_of(Why, [await view.ask(wire.Why(0, view.queue, id))])[0]
-        why = [] if told.state == "leased" and not told.silent else list(say_why(told))
+        explained = rows_of(Why, [await view.ask(wire.Why(0, view.queue, id))])[0]
+        why = [] if explained.state == "leased" and not explained.silent else list(say_why(explained))
     if state.reason:
         dead_letter = await view.app.store.dead_letter(view.queue, state.id, brief=True)
     found = {"id": id, "state": state, "why": why, "dead_letter": dead_letter, "stored": stored}

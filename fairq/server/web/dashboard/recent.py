@@ -29,7 +29,7 @@ MAX_TENANTS, MAX_QUEUES, MAX_MARKS = 200, 20, 20
 STEP_S, KEPT_S, IDLE_S = 1.0, 120, 5.0
 PAST_STEP_S = STEPS["1h"][0]
 COLORS = 8  # of tenants, in fairq.css
-_WINDOW = 10  # samples of which a share is told, so that it does not jump with each task
+_WINDOW = 10  # samples of which a share is averaged, so that it does not jump with each task
 _SLACK = 0.05  # by which a share must be larger for its row to move up: rows stay where somebody is about to press
 
 
@@ -57,7 +57,7 @@ class Watched:
     seconds: deque[Interval] = field(factory=lambda: deque(maxlen=KEPT_S))
     tenants: list[TenantState] = field(factory=list)  # as they were sampled last
     marks: deque[Mark] = field(factory=lambda: deque(maxlen=MAX_MARKS))
-    total: int = 0  # of the queue's tenants, the ones that are not told too
+    total: int = 0  # of all tenants of the queue, also those not shown
     looked_at: float = field(factory=trio.current_time)
     sampled: trio.Event = field(factory=trio.Event)
     _colors: dict[str, int] = field(factory=dict)
@@ -109,10 +109,10 @@ class Watched:
 
     def series(self, tenants: Collection[str]) -> dict[str, list[Share]]:
         """Return the parts of some tenants, and of all others as one, at each of `times_s`."""
-        told = [Interval(each.end_s, _with_others(each.service, tenants)) for each in self._intervals()]
-        first = len(told) - len(self.seconds)
-        rows = [shares(each.service) for each in told[:first]]
-        rows += [shares(_sum(told[max(first, end - _WINDOW) : end])) for end in range(first + 1, len(told) + 1)]
+        past = [Interval(each.end_s, _with_others(each.service, tenants)) for each in self._intervals()]
+        first = len(past) - len(self.seconds)
+        rows = [shares(each.service) for each in past[:first]]
+        rows += [shares(_sum(past[max(first, end - _WINDOW) : end])) for end in range(first + 1, len(past) + 1)]
         names = [*tenants, *([OTHERS] if any(OTHERS in row for row in rows) else [])]
         return {each: [row.get(each, NOTHING) for row in rows] for each in names}
 
@@ -141,14 +141,14 @@ def _with_others(service: Mapping[str, Service], named: Collection[str]) -> dict
     return {**found, OTHERS: added(rest)} if rest else found
 
 
-def past_of(told: HistoryPage, until_s: float) -> list[Interval]:
+def past_of(page: HistoryPage, until_s: float) -> list[Interval]:
     """Return the intervals of a history; the last one ends now."""
     return [
         Interval(
             min((slot.number + 1) * PAST_STEP_S, until_s),
-            split_service({row.tenant: (row.delivered / told.unit, row.entitled / told.unit) for row in slot.rows}),
+            split_service({row.tenant: (row.delivered / page.unit, row.entitled / page.unit) for row in slot.rows}),
         )
-        for slot in told.slots
+        for slot in page.slots
     ]
 
 
@@ -193,8 +193,8 @@ class Recent:
         busiest = sorted(watched.tenants, key=lambda each: (-each.ready - each.leased, -each.delivered))[:MAX_ADDED]
         with suppress(FairqError):  # the store is full
             await self.app.store.add_history(queue, QueueCounts(0, {each.tenant: TenantCounts() for each in busiest}))
-        told = await self.app.store.history(queue, PAST_STEP_S, -1, KEPT_S // PAST_STEP_S + 1)
-        return past_of(told, time.time())
+        page = await self.app.store.history(queue, PAST_STEP_S, -1, KEPT_S // PAST_STEP_S + 1)
+        return past_of(page, time.time())
 
     async def _sample(self, queue: str, watched: Watched) -> None:
         total, names = await some_tenants(self.app.store, queue, MAX_TENANTS)

@@ -20,7 +20,7 @@ from fairq.server.web.dashboard.writing import briefly
 from fairq.wire import messages as wire
 
 CHARTED, SHOWN = 6, 20
-WAITS_S = 5.0  # for which the servers' answers about waiting times are told
+WAITS_S = 5.0  # how long the servers' answers about waiting times are shown
 PERIODS = {"live": "2 minutes", "1h": "hour", "24h": "day", "14d": "two weeks"}
 
 

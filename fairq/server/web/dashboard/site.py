@@ -124,9 +124,9 @@ class Dashboard:
 
     def _trouble(self, request: Request, message: str, status: int, view: View | None) -> Response:
         template = "dialog_trouble.html" if request.headers.get("hx-request") else "trouble.html"
-        told = 200 if request.headers.get("hx-request") else status  # htmx shows it in the dialog
+        code = 200 if request.headers.get("hx-request") else status  # htmx shows it in the dialog
         context = {"message": message, "status": status, "session": view and view.session, "queue": "", "place": ""}
-        return self._answer(request, template, context, told)
+        return self._answer(request, template, context, code)
 
     async def _show(self, page: Page, request: Request) -> Response:
         async def answer(view: View) -> Response:
@@ -188,8 +188,8 @@ class Dashboard:
         async def answer(view: View) -> Response:
             form = read_form(await _body(request))
             view.session.check_post(form.pop("csrf", [""])[0])
-            told = await action.handle(view, form)
-            return self._answer(request, "done.html", {"told": told, "session": view.session})
+            message = await action.handle(view, form)
+            return self._answer(request, "done.html", {"message": message, "session": view.session})
 
         return await self._guarded(request, answer)
 

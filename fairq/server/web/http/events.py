@@ -71,13 +71,13 @@ class EventStream(Response):
     async def _follow(self, send: Send) -> None:
         page, wait = self._page, {"wait": KEEP_ALIVE_S}
         while not self._call.stream.is_broken:
-            told = _lines(page) or b": nothing new\n\n"
-            await send({"type": "http.response.body", "body": told, "more_body": True})
+            chunk = _lines(page) or b": nothing new\n\n"
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
             if page["events"]:
                 self._given["after"] = page["events"][-1]["id"]
             try:
                 page = await self._call.caller.ask(make_request(wire.Events, self._given | wait))
             except FairqError as error:
-                told = b"event: error\ndata: %b\n\n" % orjson.dumps(body_of(error))
-                await send({"type": "http.response.body", "body": told, "more_body": True})
+                chunk = b"event: error\ndata: %b\n\n" % orjson.dumps(body_of(error))
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 return

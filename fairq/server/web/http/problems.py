@@ -79,9 +79,9 @@ def body_of(error: FairqError) -> dict[str, Any]:
     field, detail = error.field, error.message
     if field and not detail.startswith("unknown field"):  # that is a name the client has chosen
         field, detail = name_of(field), _MS.sub("", detail.replace("timeout_ms", name_of("timeout_ms")))
-    told = {"code": error.code, "field": field, "retry_in_ms": error.retry_in_ms}
+    more = {"code": error.code, "field": field, "retry_in_ms": error.retry_in_ms}
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    return body | {name: value for name, value in told.items() if value is not None}
+    return body | {name: value for name, value in more.items() if value is not None}
 
 
 def answer_of(error: FairqError) -> Response:

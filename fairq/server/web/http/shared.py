@@ -26,7 +26,7 @@ class _Kept(Generic[T]):
 
 @define(eq=False)
 class Shared(Generic[T]):
-    """Results, each told for `kept_s` to all who ask under its key; `at_once` are made at a time."""
+    """Results, each shared for `kept_s` by all requests with its key; `at_once` are computed at a time."""
 
     kept_s: float
     at_once: int = 1

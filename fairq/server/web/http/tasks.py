@@ -74,12 +74,12 @@ async def enqueue(request: Request) -> Response:
     if not is_alone:
         frame = make_enqueue(queue, values, max_bytes, tenant)
         frame = evolve(frame, tasks=_traced(request, frame.tasks))
-        return _told(frame, await call.caller.ask(frame))
+        return _answer_many(frame, await call.caller.ask(frame))
     task, own = make_task(values[0], max_bytes, key)
     if own is not None and tenant is not None:
         raise BadRequest("tenant is given twice", field="tenant")
     frame = wire.Enqueue(0, queue, _traced(request, [task]), tenant)
-    return _told_alone(frame, await call.caller.ask(frame))
+    return _answer_one(frame, await call.caller.ask(frame))
 
 
 def row_of_sent(id: str, outcome: str) -> dict[str, Any]:
@@ -93,11 +93,11 @@ def _rows(frame: wire.Enqueue, body: dict[str, Any]) -> list[dict[str, Any]]:
     return [row_of_sent(before + task.id, outcome) for task, outcome in zip(frame.tasks, sent_in(body), strict=True)]
 
 
-def _refusal(told: dict[str, Any]) -> FairqError:
-    return from_code(told["code"], told["message"], told.get("field"), told.get("retry_in_ms"))
+def _refusal(row: dict[str, Any]) -> FairqError:
+    return from_code(row["code"], row["message"], row.get("field"), row.get("retry_in_ms"))
 
 
-def _told_alone(frame: wire.Enqueue, body: dict[str, Any]) -> Response:
+def _answer_one(frame: wire.Enqueue, body: dict[str, Any]) -> Response:
     (row,) = _rows(frame, body)
     if row["outcome"] == "expired":
         raise BadRequest(_EXPIRED, field="expires_at")
@@ -107,13 +107,13 @@ def _told_alone(frame: wire.Enqueue, body: dict[str, Any]) -> Response:
     return answer(row, 201 if row["outcome"] == "ok" else 200, where)
 
 
-def _told(frame: wire.Enqueue, body: dict[str, Any]) -> Response:
+def _answer_many(frame: wire.Enqueue, body: dict[str, Any]) -> Response:
     rows = _rows(frame, body)
     refusals = body.get("refusals", {})
     if refusals and all(row["outcome"] == REFUSED for row in rows):
         raise _refusal(next(iter(refusals.values())))
-    told = {"tasks": rows} | ({"refusals": refusals} if refusals else {})
-    return answer(told, 207 if refusals else 201)
+    reply = {"tasks": rows} | ({"refusals": refusals} if refusals else {})
+    return answer(reply, 207 if refusals else 201)
 
 
 async def open_batch(request: Request) -> Response:

@@ -101,9 +101,9 @@ class HttpWorker(HttpConnection):
 
     def settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[Outcome]) -> None:
         """Count the leases that it has extended, other servers' included, and stop counting those that ended."""
-        told = list(zip(settlements, outcomes, strict=True))
-        extended = {(queue, s.id): s.lease for s, outcome in told if (s.action, outcome) == ("extend", "ok")}
-        self.ended({(queue, s.id): s.lease for s, _ in told if (queue, s.id) not in extended})
+        settled = list(zip(settlements, outcomes, strict=True))
+        extended = {(queue, s.id): s.lease for s, outcome in settled if (s.action, outcome) == ("extend", "ok")}
+        self.ended({(queue, s.id): s.lease for s, _ in settled if (queue, s.id) not in extended})
         if self._lease_s and extended:
             self._hold(extended)
             self._offer()
