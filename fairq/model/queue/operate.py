@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairq.model.queue.accounts import Tenant
-from fairq.model.queue.records import SETTINGS
+from fairq.model.queue.calls import SETTINGS
 from fairq.model.queue.schedules import Scheduling
 from fairq.model.queue.tasks import Run
 from fairq.model.waiting import PAUSED

@@ -3,114 +3,30 @@
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any
-
-from attrs import asdict
 
 from fairq.model.checks import COPY_MARK
 from fairq.model.queue.accounts import Tenant
-from fairq.model.queue.fair_pick import FairPick
-from fairq.model.queue.feeds import Feeds
 from fairq.model.queue.limits import (
     CUT,
     CUT_AT,
     ERROR_BYTES,
-    EVENT_COST,
-    NAMED_BYTES,
     TRACEBACK_BYTES,
     bytes_of,
     bytes_of_error,
     head_of,
 )
 from fairq.model.queue.remembered import MINUTE_MS, is_long
-from fairq.model.queue.sorted_set import SortedSet, first_by_score
-from fairq.model.queue.tasks import Batch, Death, Run, Task
-from fairq.model.queues import QueueSettings, stored_setting
+from fairq.model.queue.sorted_set import first_by_score
+from fairq.model.queue.stored_bytes import StoredBytes
+from fairq.model.queue.tasks import Death, Run, Task
 from fairq.model.tasks import TaskState
 
-CLOCK_BACK_MS, DERIVED_MINUTES = 60_000, 60
-SETTINGS = {name: stored_setting(name, value) for name, value in asdict(QueueSettings()).items()}
+DERIVED_MINUTES = 60
 
 
-class Records(FairPick):
-    """Tasks and their records. `now` is the time of the last call that changed anything."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now: float = 0
-        self.stored_clock: float = 0
-        self.stored_level: float = 0
-        self.call_origin: float = 0
-        self.goes_back = False
-        self.mending = 0  # the step that ticks are at, after the time has gone back
-        self.ahead: float = 0  # by how much the clock is ahead of what the caller's own clock confirms
-        self.settings = dict(SETTINGS)
-        self.last_lease: int = 0
-        self.hungry = 0
-        self.readied = False
-        self.dropped = {"delivered": 0.0, "entitled": 0.0}  # by tenants that are not there any more
-        self.counts = dict.fromkeys(("enqueued", "done", "buried", "expired", "cancelled"), 0)
-        self.records: dict[str, Task] = {}
-        self.runs: dict[str, Run] = {}
-        self.leases: dict[str, float] = {}  # id -> deadline, since the origin
-        self.expiring = SortedSet[str]()
-        self.due: dict[str, float] = {}
-        self.dead: dict[str, Death] = {}
-        self.deaths = SortedSet[str]()
-        self.bundles: dict[int, list[str]] = {}  # number of a claim -> its tasks
-        self.claims: dict[str, int] = {}  # its name -> its number
-        self.claimed_bytes = 0
-        self.sequence = 0  # the last order given to a ready task
-        self.returned: list[str] = []  # by a claim with a full reply
-        self.marks: dict[str, tuple[int, str]] = {}  # id -> its owner's lease or 0, how it ended
-        self.ended: dict[int, list[str]] = {}  # minute -> ids that ended in it
-        self.minute = 0
-        self.ends = SortedSet[bytes]()  # results and dedupe keys that are kept for a time, as the store names them
-        self.holders: dict[tuple[str, str], tuple[float, str]] = {}  # (tenant, dedupe key) -> until (0: its end), id
-        self.batches: dict[str, Batch] = {}
-        self.cancelling: dict[str, float] = {}
-        self.results: dict[str, tuple[float, str]] = {}  # id -> until, result
-        self.kept_until: float = 0  # the last of results and dedupe keys that outlive their tasks
-        self.promised = 0.0  # bytes that have room, and are not stored yet
-        self.feeds = Feeds()
-
-    def open(self, now: float, witness: float = math.inf) -> float:
-        """Begin a call: time never goes back. `witness` is the caller's own time."""
-        self.touched, self.woken, self.readied, self.freed, self.cost = [], [], False, False, 0
-        self.promised = 0
-        self.lowered_from, self.lowered_by = None, []
-        back = self.now - now
-        self.goes_back = back > CLOCK_BACK_MS
-        jump = max(0, now - self.now - self.longest_step(self.now)) if self.leases else 0
-        last = now if self.goes_back else self.now + jump
-        self.call_now = max(now, last)
-        self.ahead = max(0, self.call_now - witness - CLOCK_BACK_MS)
-        self.call_origin = (self.origin or self.call_now) - (back if self.goes_back else 0) + jump
-        self.clock, self.level = self.stored_clock, self.stored_level
-        if not self.share and self.weight_sum > 0:
-            moved = (self.call_now - last) * self.running / self.weight_sum
-            self.clock, self.level = self.clock + moved, self.level + moved
-        self.at = self.call_now - self.call_origin
-        self.mean = self.estimate_sq / self.estimate if self.estimate > 0 else 0
-        return self.call_now
-
-    def longest_step(self, since: float) -> float:
-        """Return how long nothing may happen while leases run."""
-        return max(self.settings["lease_ms"], CLOCK_BACK_MS, *(at + self.origin - since for at in self.leases.values()))
-
-    def close(self, now: float, *, notify: bool = True) -> None:
-        """End a call that changes something; without `notify` its caller claims the tasks that it made ready."""
-        self.bound_level()
-        self.seat_all()
-        self.write_idle()
-        has_room = self.freed and self.reserve > 0 and self.servable > 0 and not self.is_full()
-        self.stored_clock, self.stored_level, self.origin = self.clock, self.level, self.call_origin
-        self.sweeping = 3 if self.goes_back else self.sweeping
-        self.wake.extend(self.woken)
-        if self.hungry and (self.readied or has_room) and not self.blocked and notify:
-            self.hungry = 0
-        self.now = now
+class Records(StoredBytes):
+    """Tasks and their records."""
 
     def add_record(self, id: str, task: Task) -> None:
         """Keep a task's record."""
@@ -259,12 +175,6 @@ class Records(FairPick):
         if b:
             b.admitted -= 1
 
-    def batch_of(self, id: str) -> Batch | None:
-        """Find the unfinished batch of a task."""
-        task = self.records[id]
-        b = self.batches.get(task.batch)
-        return b if b and b.state != "complete" and b.created_at == task.opened_at else None
-
     def note_end(self, id: str, how: str) -> None:
         """Count a task's end for its batch."""
         if b := self.batch_of(id):
@@ -290,19 +200,6 @@ class Records(FairPick):
     def stopping(self) -> list[str]:
         """List the running tasks that were cancelled."""
         return [id for id in self.leases if self.runs[id].state == "stopping"]
-
-    def tell_of(self, id: str, event: str, now: float, attempt: int, detail: str = "") -> None:
-        """Add an event to the feed of a task that asked for events."""
-        if self.records[id].events:
-            self.tell(self.records[id].tenant, event, id, now, attempt, detail)
-
-    def tell(self, t: Tenant, event: str, of: str, at: float, attempt: int, detail: str) -> None:
-        """Add an event to a tenant's feed, which keeps the newest that fit, in at most half of the limit."""
-        most, keep = self.limit(t, "stored_bytes"), self.settings["events_keep"]
-        if most:
-            left = most - self.kept_beside_feed(t) - self.promised
-            keep = min(keep, max(0, math.floor(min(most / 2, left) / EVENT_COST)))
-        self.feeds.tell(keep, t.name, event, of, at, attempt, detail)
 
     def cancel_one(self, id: str, now: float) -> str:
         """Forget a waiting task, or stop a running one."""
@@ -342,74 +239,3 @@ class Records(FairPick):
     def is_one_too_many(self, tenant: str) -> bool:
         """True if a tenant is new, and there are as many as there may be."""
         return tenant not in self.tenants and len(self.tenants) >= self.settings["max_tenants"]
-
-    def keeps_too_much(self, tenant: str, size: int) -> bool:
-        """True if a tenant with so many bytes more would exceed its limit."""
-        t = self.tenants.get(tenant) or Tenant(tenant)
-        return size > 0 and 0 < self.limit(t, "stored_bytes") < self.compared_by(t) + size
-
-    def room(self, t: Tenant) -> float:
-        """Return how many bytes more a tenant may keep."""
-        most = self.limit(t, "stored_bytes")
-        return most - self.kept_by(t) - self.promised if most else math.inf
-
-    def result_name(self, id: str) -> tuple[str, Batch] | None:
-        """Return the entry of a task among the results of its batch, if it is done now, and the batch."""
-        task, b = self.records[id], self.batch_of(id)
-        return (f"{self.call_now + task.result_ttl:.0f} {id}", b) if b and b.names_results and task.result_ttl else None
-
-    def bytes_of_result_name(self, id: str) -> int:
-        """Return the bytes that the entry will count."""
-        found = self.result_name(id)
-        return NAMED_BYTES + len(found[0]) if found else 0
-
-    def name_result(self, id: str) -> None:
-        """List the result of a task that is done; one of a cancelled batch is not a member any more, and comes last."""
-        if found := self.result_name(id):
-            name, b = found
-            self.records[id].tenant.bytes += self.bytes_of_result_name(id)
-            b.sequence += id not in b.members
-            b.results[name] = b.members.get(id, b.sequence)
-
-    def keep_result(self, task: Task, id: str, result: str) -> None:
-        """Keep the result of a task that is no longer counted; without room, only that there was one."""
-        until, size = self.call_now + task.result_ttl, len(result.encode())
-        if bytes_of(id, size) > self.room(task.tenant):
-            result, size = "", 0
-        self.results[id] = until, result
-        self.keep(task.tenant, "r", id, size, until)
-
-    def entry_of(self, t: Tenant, kind: str, name: str, size: int) -> bytes:
-        """Name a result or a dedupe key that is kept, as the store does."""
-        return kind.encode() + struct.pack("<II", t.number, bytes_of(name, size)) + name.encode()
-
-    def keep(self, t: Tenant, kind: str, name: str, size: int, until: float) -> None:
-        """Count a result or a dedupe key among its tenant's bytes, until then."""
-        member = self.entry_of(t, kind, name, size)
-        t.bytes += bytes_of(name, size) * (member not in self.ends)
-        self.ends[member], self.kept_until = until, max(self.kept_until, until + MINUTE_MS)
-
-    def trim_ends(self, now: float, limit: int) -> None:
-        """Stop counting entries that were kept long enough."""
-        for member in self.ends.first(limit, now):
-            number, size = struct.unpack_from("<II", member, 1)
-            self.touch(next(t.name for t in self.tenants.values() if t.number == number)).bytes -= size
-            del self.ends[member]
-
-    def bytes_of_task(self, id: str) -> int:
-        """Return the bytes that a task counts, its run included."""
-        run = self.runs.get(id)
-        return self.records[id].bytes(id) + (bytes_of_error(run.error) if run else 0)
-
-    def kept_beside_feed(self, t: Tenant) -> int:
-        """Add up the bytes that a tenant keeps, without its feed."""
-        return t.bytes + t.remembered.bytes(self.call_now)
-
-    def kept_by(self, t: Tenant) -> int:
-        """Add up the bytes that a tenant keeps."""
-        return self.kept_beside_feed(t) + EVENT_COST * len(self.feeds.kept.get(t.name, ()))
-
-    def compared_by(self, t: Tenant) -> float:
-        """Add up the bytes that new ones have to leave room for: of the feed at most half of the tenant's limit."""
-        most = self.limit(t, "stored_bytes")
-        return min(self.kept_by(t), self.kept_beside_feed(t) + most / 2) if most else self.kept_by(t)
