@@ -92,7 +92,7 @@ def places(sizes: Sizes) -> dict[str, str]:
         "Dead letters": f"/dead?{of}",
         "Dead letters with an error": f"/dead?{of}&error=fails",
         "Dead letters of a tenant": f"/dead?{of}&tenant={tenant(0)}",
-        "Simulate": f"/simulate?{of}",
+        "Simulate": f"/simulate?{of}",  # the form; its result comes later, from a process of its own
         "Audit": "/audit",
         "Tokens": "/tokens",
         "System": "/system",

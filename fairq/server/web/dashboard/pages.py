@@ -31,7 +31,7 @@ from fairq.model.why_text import say_why
 from fairq.model.workers import HeldTask, WorkerState
 from fairq.server.web.dashboard.actions import FILTERS, find_letters
 from fairq.server.web.dashboard.shares import choose_queue, fairness
-from fairq.server.web.dashboard.simulation import simulation
+from fairq.server.web.dashboard.simulation import form, simulation
 from fairq.server.web.dashboard.system import audit, system, tokens
 from fairq.server.web.dashboard.view import Context, Page, View, rows_of
 from fairq.server.web.dashboard.writing import as_json, size, sought
@@ -329,7 +329,7 @@ PAGES: Sequence[Page] = (
     Page("/workers/{worker}", "worker.html", "Workers", worker),
     Page("/attempts", "attempts.html", "Attempts", attempts),
     Page("/dead", "dead.html", "Dead letters", dead),
-    Page("/simulate", "simulate.html", "Simulate", simulation, is_live=False),
+    Page("/simulate", "simulate.html", "Simulate", form, is_live=False, gather_slowly=simulation),
     Page("/audit", "audit.html", "Audit", audit),
     Page("/tokens", "tokens.html", "Tokens", tokens),
     Page("/system", "system.html", "System", system),

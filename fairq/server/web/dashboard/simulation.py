@@ -80,15 +80,21 @@ def _whole(name: str, value: float) -> int:
     return int(value)
 
 
+async def form(view: View) -> Context:
+    """What is to be simulated. Raises: BadRequest, NotFound."""
+    row, queues = await choose_queue(view)
+    found: Context = {"row": row, "queues": queues, "periods": PERIODS, "found": None, "lack": ""}
+    found["period"] = PERIOD.check(view.query.get("period", "1h"), "period")
+    read_query(view.query)
+    return found | {"queue": row["queue"]} if row else found
+
+
 async def simulation(view: View) -> Context:
     """What came in the last hours, under today's setup and under what is proposed."""
-    row, queues = await choose_queue(view)
-    context: Context = {"row": row, "queues": queues, "periods": PERIODS, "period": "1h", "found": None, "lack": ""}
-    if row is None:
+    context = await form(view)
+    if context["row"] is None:
         return context
-    queue, period = row["queue"], PERIOD.check(view.query.get("period", "1h"), "period")
-    context |= {"queue": queue, "period": period}
-    proposal = read_query(view.query)
+    queue, period, proposal = context["queue"], context["period"], read_query(view.query)
 
     async def simulate() -> Comparison:
         return await compare_apart(await gather(_ViewReader(view), queue, period, proposal), proposal)

@@ -47,6 +47,8 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 _MAX_FORM_BYTES = 262_144
+Gather = Callable[[View], Awaitable[Context]]
+PART: Context = {"layout": "live.html"}  # the changing part of a page alone
 _MAX_QUERY_CHARS = 6_144  # Simulate asks about 20 tenants, whose names may be long
 _ANSWER_S = 10.0
 
@@ -70,6 +72,8 @@ class Dashboard:
             yield Route(page.path, partial(self._show, page))
             if page.is_live:
                 yield Route(f"/live{page.path}", partial(self._stream, page))
+            if page.gather_slowly:
+                yield Route(f"/later{page.path}", partial(self._show_later, page, page.gather_slowly))
         for action in ACTIONS:
             yield Route(f"/do/{action.name}", partial(self._dialog, action))
             yield Route(f"/do/{action.name}", partial(self._act, action), methods=["POST"])
@@ -88,7 +92,7 @@ class Dashboard:
         if session is None:
             raise Unauthorized("sign in first")
         origin = Origin(_address(request), "dashboard")
-        path = request.url.path.removeprefix("/live")
+        path = request.url.path.removeprefix("/live").removeprefix("/later")
         return View(self.site, session, origin, path, request.path_params, dict(request.query_params))
 
     def _answer(self, request: Request, template: str, context: Context, status: int = 200) -> Response:
@@ -123,19 +127,27 @@ class Dashboard:
             return self._trouble(request, "internal error; see the server's log", 500, view)
 
     def _trouble(self, request: Request, message: str, status: int, view: View | None) -> Response:
-        template = "dialog_trouble.html" if request.headers.get("hx-request") else "trouble.html"
-        code = 200 if request.headers.get("hx-request") else status  # htmx shows it in the dialog
+        is_asked, is_part = bool(request.headers.get("hx-request")), request.url.path.startswith("/later/")
+        template = "dialog_trouble.html" if is_asked and not is_part else "trouble.html"
+        code = 200 if is_asked else status  # htmx shows it
         context = {"message": message, "status": status, "session": view and view.session, "queue": "", "place": ""}
+        context |= PART if is_asked and is_part else {}
         return self._answer(request, template, context, code)
 
     async def _show(self, page: Page, request: Request) -> Response:
         async def answer(view: View) -> Response:
-            return self._answer(request, page.template, await self._context(page, view))
+            return self._answer(request, page.template, await self._context(page, view, page.gather))
 
         return await self._guarded(request, answer)
 
-    async def _context(self, page: Page, view: View) -> Context:
-        gathered = await page.gather(view)
+    async def _show_later(self, page: Page, gather: Gather, request: Request) -> Response:
+        async def answer(view: View) -> Response:
+            return self._answer(request, page.template, {**await self._context(page, view, gather), **PART})
+
+        return await self._guarded(request, answer)
+
+    async def _context(self, page: Page, view: View, gather: Gather) -> Context:
+        gathered = await gather(view)
         return {
             "view": view, "session": view.session, "place": page.place, "is_live": page.is_live, "queue": view.queue,
             "here": f"{view.path}?{query}" if (query := _query_of(view)) else view.path, "app": view.app, **gathered,
@@ -152,8 +164,8 @@ class Dashboard:
             raise TooMany(message, retry_in_ms=1_000)
 
         async def render() -> str:
-            context = await self._context(page, view)
-            return self.templates.get_template(page.template).render(context, layout="live.html")
+            context = await self._context(page, view, page.gather)
+            return self.templates.get_template(page.template).render(context, **PART)
 
         async def check() -> None:
             if await self.sessions.find(request) is None:

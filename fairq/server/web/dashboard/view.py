@@ -93,10 +93,14 @@ class View:
 
 @frozen
 class Page:
-    """A page: where it is, what is asked for it, and the name of its place in the navigation."""
+    """A page: where it is, what is asked for it, and the name of its place in the navigation.
+
+    `gather_slowly`: what takes long, and comes when the page is there, in place of its changing part.
+    """
 
     path: str
     template: str
     place: str
     gather: Callable[[View], Awaitable[Context]]
     is_live: bool = True
+    gather_slowly: Callable[[View], Awaitable[Context]] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from html import unescape
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -31,7 +32,13 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def read(site: Site, status: int = 200, **query: str) -> str:
-    return await site.read(f"/simulate?{urlencode({'queue': 'q', **query})}", status)
+    """Read what comes when the page is there, as the page asks for it."""
+    path = f"/simulate?{urlencode({'queue': 'q', **query})}"
+    first = await site.browser.get(path)
+    assert first.status_code in (status, 200)
+    if first.status_code == 200:
+        assert f'hx-get="/later{path}"' in unescape(first.text)
+    return await site.read(f"/later{path}", status)
 
 
 async def page(site: Site, status: int = 200, **query: str) -> str:
@@ -111,6 +118,9 @@ async def test_a_simulation_that_takes_too_long_is_given_up(
     monkeypatch.setattr(module, "DEADLINE_S", 0.1)
     await site.served.app.recorder.flush()
     assert "too busy to simulate" in await page(site, 429)
+    shown = await site.browser.get("/later/simulate?queue=q", headers={"HX-Request": "true"})
+    assert (shown.status_code, "<html" in shown.text) == (200, False)
+    assert "too busy to simulate" in shown.text
 
 
 async def test_pages_that_ask_at_once_share_one_simulation(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +133,7 @@ async def test_pages_that_ask_at_once_share_one_simulation(server_store: str, mo
     monkeypatch.setattr(module, "compare_apart", compare)
     async with busy(server_store) as (site, _):
         await site.served.app.recorder.flush()
-        await run_all(*[partial(site.read, "/simulate?queue=q") for _ in range(20)])
+        await run_all(*[partial(site.read, "/later/simulate?queue=q") for _ in range(20)])
         assert "Nothing is changed" in await page(site)
     assert len(begun) == 1
 
