@@ -54,7 +54,7 @@ def queue_state(model: Model) -> dict[str, float]:
 def turns(model: Model) -> dict[str, dict[str, float]]:
     """Whose turn is when, as the store names tenants' priorities, groups and clocks."""
     return {
-        f"{t.name}:{priority}": {"": line.clock} | {f":{group}": turn for group, turn in line.turn.items()}
+        f"{t.name}:{priority}": {"": line.clock} | {f":{group}": finish for group, finish in line.finish.items()}
         for t in model.tenants.values()
         for priority, line in t.ready.lines.items()
         if line.has_groups

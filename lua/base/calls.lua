@@ -139,7 +139,7 @@ local OF_CALL = {__index = {
   promised = 0,                                   -- bytes that have room, and are not stored yet (tasks/arrivals.lua)
   ending = false,                                 -- the task that this call acknowledges, with links
   changed_runs = false, extended = false, ended = false,  -- leases (tasks/leases.lua)
-  lines = false,                                  -- turns of groups inside tenants (tasks/turns.lua)
+  lines = false,                                  -- turns of groups inside tenants (tasks/group_order.lua)
   fired_bytes = 0,                                -- payloads of schedules (features/schedules.lua)
   lowered = false,                                -- by how much lost leases lower the level (pick/charges.lua)
   is_changed = false,                             -- whether it changed anything outside the tenants' accounts

@@ -1,4 +1,4 @@
--- needs: accounts, calls, leases, priorities, records, turns
+-- needs: accounts, calls, group_order, leases, priorities, records
 --
 -- Finds the waiting tasks of one tenant, page by page, so that `cancel` can cancel them by id (verbs/waiting.lua).
 --
@@ -57,9 +57,9 @@ local function stages_of(call, account)
   end
   stages[#stages + 1] = {number = READY, set_of = function() return priorities.ready_key(call, account.name) end}
   for _, priority in ipairs(redis.call('ZRANGE', call.prefix .. 'priorities:' .. account.name, 0, -1)) do
-    stages[#stages + 1] = {number = GROUPS + priority, command = 'ZSCAN', at = turns.key(call, account, priority),
-      name_of = function(member) return #member > #turns.LOOSE and member:sub(#turns.LOOSE + 1) end,
-      set_of = function(group) return turns.group_key(call, account, priority, group) end}
+    stages[#stages + 1] = {number = GROUPS + priority, command = 'ZSCAN', at = group_order.key(call, account, priority),
+      name_of = function(member) return #member > #group_order.LOOSE and member:sub(#group_order.LOOSE + 1) end,
+      set_of = function(group) return group_order.group_key(call, account, priority, group) end}
   end
   return stages
 end

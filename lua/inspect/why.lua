@@ -1,24 +1,24 @@
--- needs: accounts, batches, calls, leases, limits, priorities, reserve, standing, takes, task_options, turns
+-- needs: accounts, batches, calls, group_order, leases, limits, priorities, reserve, standing, takes, task_options
 --
 -- Why a task waits: the facts. Servers interpret them (fairq/model/waiting.py).
 
 -- How many of its tenant's tasks come before a ready one where groups take turns, at least, and whether that is exact;
 -- then how many of its own group come before it, and how many groups there are.
-local function count_by_turns(call, account, id)
+local function count_by_groups(call, account, id)
   local asked, next_ids = task_options.of(call, id), takes.ids(call, account, TASKS_PER_CALL)
-  local group, place = turns.group_of(asked), nil
+  local group, place = group_order.group_of(asked), nil
   for i, each in ipairs(next_ids) do
     if each == id then place = i - 1 end
   end
-  local own = group ~= '' and redis.call('ZRANK', turns.group_key(call, account, asked.priority, group), id) or 0
-  return place or math.max(#next_ids, own), place ~= nil, own, turns.count(call, account, asked.priority)
+  local own = group ~= '' and redis.call('ZRANK', group_order.group_key(call, account, asked.priority, group), id) or 0
+  return place or math.max(#next_ids, own), place ~= nil, own, group_order.count(call, account, asked.priority)
 end
 
 -- The position of a waiting task among the tasks of its tenant, or of its batch.
 local function place_of(call, account, id, state)
   local ahead, is_exact, batch, group_ahead, groups = account.ready, false, nil, 0, 0
   if state == 'ready' and accounts.details_of(call, account).grouped > 0 then
-    ahead, is_exact, group_ahead, groups = count_by_turns(call, account, id)
+    ahead, is_exact, group_ahead, groups = count_by_groups(call, account, id)
   elseif state == 'ready' then
     is_exact = redis.call('ZRANK', priorities.ready_key(call, account.name), id)  -- false: its place is to be rebuilt
     ahead = is_exact or 0

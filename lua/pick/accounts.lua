@@ -27,7 +27,7 @@ function accounts.odd_details(call, account)
   return account.is_odd == 1 and (account.details or accounts.details_of(call, account))
 end
 
--- True if ready tasks of the tenant are in groups (tasks/turns.lua).
+-- True if ready tasks of the tenant are in groups (tasks/group_order.lua).
 function accounts.has_groups(call, account)
   local details = accounts.odd_details(call, account)
   return details and details.grouped > 0

@@ -1,10 +1,10 @@
--- needs: accounts, batches, errors, feeds, limits, priorities, records, remembered, task_options, turns
+-- needs: accounts, batches, errors, feeds, group_order, limits, priorities, records, remembered, task_options
 --
 -- The places that tasks wait in: ready tasks, delayed tasks, dead letters.
 --
--- A task is in exactly one of: ready (a sorted set per tenant: tasks/priorities.lua; or its group: tasks/turns.lua),
--- delayed (a sorted set per tenant, score start_at_ms), pending (tasks/batches.lua), leased (tasks/leases.lua), dead
--- (`dead`).
+-- A task is in exactly one of: ready (a sorted set per tenant: tasks/priorities.lua; or its group:
+-- tasks/group_order.lua), delayed (a sorted set per tenant, score start_at_ms), pending (tasks/batches.lua), leased
+-- (tasks/leases.lua), dead (`dead`).
 
 local STEP = 2 ^ -10  -- between the scores of two delayed tasks of one ms: doubles are exact to it until 2248
 local SPREAD_MS = 16  -- over which the tasks of one start may be spread: 16,384 of them are in order
@@ -81,16 +81,16 @@ function places.put_in_order(call, account, ids, is_at_head)
     if queue.tasks_with_options > 0 then asked = task_options.of(call, id) end
     queue.sequence = order
     if is_at_head then order = -order end
-    if asked == PLAIN or turns.group_of(asked) == '' then
+    if asked == PLAIN or group_order.group_of(asked) == '' then
       entries[n + 1], entries[n + 2], n = priorities.score(asked.priority, order), id, n + 2
     else
       groups = groups or {}
-      turns.note(groups, asked, id, order)
+      group_order.note(groups, asked, id, order)
     end
   end
   if n > 0 then redis.call('ZADD', priorities.ready_key(call, account.name), unpack(entries)) end
   if not groups then return end
-  for priority, some in pairs(groups) do turns.put(call, account, priority, some) end
+  for priority, some in pairs(groups) do group_order.put(call, account, priority, some) end
 end
 
 -- Takes a dead letter out of its places; its tenant is in its packed death. Its task stays.
@@ -166,11 +166,11 @@ end
 
 local function take_out_ready(call, account, id)
   local asked = task_options.of(call, id)
-  local group = turns.group_of(asked)
+  local group = group_order.group_of(asked)
   if group == '' then
     redis.call('ZREM', priorities.ready_key(call, account.name), id)
   else
-    turns.take_out(call, account, asked.priority, group, id)
+    group_order.take_out(call, account, asked.priority, group, id)
   end
   count_ready(call, account, -1)
 end

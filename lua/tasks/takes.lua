@@ -1,4 +1,4 @@
--- needs: accounts, priorities, turns
+-- needs: accounts, group_order, priorities
 --
 -- Taking the next ids of a tenant. A claim reads all that it needs before it writes anything: ids are only counted as
 -- taken, also for what the same call reads next, until `takes.write`.
@@ -25,7 +25,7 @@ local function take_grouped(call, account, wanted)
   end
   for _, priority in ipairs(redis.call('ZRANGE', call.prefix .. 'priorities:' .. account.name, 0, -1)) do
     add(takes.loose(call, account.name, wanted - #ids, priority))
-    if #ids < wanted then turns.take(call, account, priority, wanted, ids) end
+    if #ids < wanted then group_order.take(call, account, priority, wanted, ids) end
     if #ids == wanted then return ids end
   end
   add(takes.loose(call, account.name, wanted - #ids))
@@ -40,7 +40,7 @@ end
 
 -- Removes the taken ids from the store.
 function takes.write(call)
-  if call.lines then turns.write(call) end
+  if call.lines then group_order.write(call) end
   for at, count in pairs(call.taken) do
     if count > 0 then redis.call('ZREMRANGEBYRANK', at, 0, count - 1) end
   end

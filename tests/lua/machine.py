@@ -1002,7 +1002,9 @@ class Walk:
         """
         m, model = self.machine, self.machine.model
         lines = (line for t in model.tenants.values() for line in t.ready.lines.values() if line.has_groups)
-        if beside := next((line.groups[LOOSE] for line in lines if LOOSE in line.groups and LOOSE in line.turn), None):
+        if beside := next(
+            (line.groups[LOOSE] for line in lines if LOOSE in line.groups and LOOSE in line.finish), None
+        ):
             m.cancel(ids=list(beside))
         for name, number in model.claims.items():
             if any(id in model.leases and model.runs[id].lease != number for id in model.bundles.get(number, [])):

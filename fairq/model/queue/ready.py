@@ -1,4 +1,4 @@
-"""A tenant's ready tasks in plain Python: by priority, and groups by turns (lua/tasks/turns.lua has the theory)."""
+"""A tenant's ready tasks in plain Python: by priority, and in groups (lua/tasks/group_order.lua has the theory)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Asked(NamedTuple):
 
 @define
 class Line:
-    """The ready tasks of one priority; `turn` and `clock` count while it has groups."""
+    """The ready tasks of one priority; `finish` and `clock` count while it has groups."""
 
     groups: dict[str, deque[str]] = field(factory=dict)
-    turn: dict[str, float] = field(factory=dict)
+    finish: dict[str, float] = field(factory=dict)
     clock: float = 0
 
     @property
@@ -39,9 +39,9 @@ class Line:
             return
         del self.groups[group]
         if group:
-            del self.turn[group]
+            del self.finish[group]
         if not self.has_groups:
-            self.turn, self.clock = {}, 0
+            self.finish, self.clock = {}, 0
 
     def pop(self, asked: Callable[[str], Asked]) -> str:
         """Take the next task."""
@@ -50,16 +50,16 @@ class Line:
             self.leave(LOOSE)
             return id
         if LOOSE not in self.groups:
-            self.turn.pop(LOOSE, None)
+            self.finish.pop(LOOSE, None)
         else:
-            self.turn.setdefault(LOOSE, self.clock + 1)
-        turn, _, group = min((turn, group.encode(), group) for group, turn in self.turn.items())
+            self.finish.setdefault(LOOSE, self.clock + 1)
+        finish, _, group = min((finish, group.encode(), group) for group, finish in self.finish.items())
         id = self.groups[group].popleft()
-        self.clock = turn
-        self.turn[group] = turn + 1
+        self.clock = finish
+        self.finish[group] = finish + 1
         self.leave(group)
         if group == LOOSE and LOOSE not in self.groups:
-            self.turn.pop(LOOSE, None)
+            self.finish.pop(LOOSE, None)
         return id
 
 
@@ -84,9 +84,9 @@ class ReadyTasks:
         """Put a task at the end or head of its group; `order` counts ready tasks, down at heads."""
         line = self.lines.setdefault(asked.priority, Line())
         if asked.group:
-            turn = line.clock + 1 + math.fmod(order, 2**20) * 2**-34
-            known = line.turn.get(asked.group, turn)
-            line.turn[asked.group] = min(known, turn) if at_head else known
+            finish = line.clock + 1 + math.fmod(order, 2**20) * 2**-34
+            known = line.finish.get(asked.group, finish)
+            line.finish[asked.group] = min(known, finish) if at_head else known
         ids = line.groups.setdefault(asked.group, deque())
         ids.insert(0 if at_head else len(ids), id)
         self.asked[id] = asked

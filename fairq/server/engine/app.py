@@ -72,7 +72,7 @@ class App:
     recorder: Recorder = field(init=False)
     refusals: Refusals = field(factory=Refusals, init=False)
     connections: set[Connection] = field(factory=set, init=False)
-    tenants_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # tenants take turns in cancel_all
+    tenants_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # one call of cancel_all at a time
     operators_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # and so do operators
     own_cancels: WeakValueDictionary[str, trio.Lock] = field(factory=WeakValueDictionary, init=False)  # by tenant
     searches: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 1), init=False)  # of next fires
