@@ -11,6 +11,7 @@ import re
 
 import h11
 import trio
+from hypercorn.events import Closed
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import TCPServer
@@ -19,12 +20,13 @@ from hypercorn.utils import parse_socket_addr
 
 from fairq.server.web.http.bounds import HEAD_BYTES, HEAD_S
 from fairq.server.web.http.problems import Problem, answer_of
-from fairq.server.web.http.request_ids import HEADER, new_id
+from fairq.server.web.http.request_ids import HEADER, sane_id
 
-_HEADS = {  # why one cannot be read
+_UNREAD = {  # why a request is
     400: Problem("bad_request", "the request is not HTTP/1.1"),
     408: Problem("not_in_time", f"the request's head did not arrive within {HEAD_S:g} s"),
     431: Problem("head_too_large", f"the request's line and headers have more than {HEAD_BYTES} bytes"),
+    505: Problem("wrong_version", "this listener speaks HTTP/1.1"),
 }
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(|[/?].*)", re.IGNORECASE)
 
@@ -33,12 +35,15 @@ class _Protocol(H11Protocol):
     async def _check_protocol(self, event: h11.Request) -> None:
         """Ignore offers of other protocols."""
 
-    async def _send_error_response(self, status_code: int) -> None:
-        """Say why a head cannot be read."""
-        answer = answer_of(_HEADS.get(status_code) or _HEADS[400])
-        headers = [*answer.raw_headers, (HEADER.encode(), new_id().encode()), (b"connection", b"close")]
+    async def _send_error_response(self, status_code: int, request: h11.Request | None = None) -> None:
+        """Say why a request is not read any further; its head may have been."""
+        answer = answer_of(_UNREAD.get(status_code) or _UNREAD[400])
+        brought = dict(request.headers).get(HEADER.encode(), b"") if request else b""
+        own = (HEADER.encode(), sane_id(brought.decode("latin-1")).encode())
+        headers = [*answer.raw_headers, own, (b"connection", b"close")]
         await self._send_h11_event(h11.Response(status_code=answer.status_code, headers=headers))
-        await self._send_h11_event(h11.Data(data=bytes(answer.body)))
+        if not request or request.method != b"HEAD":
+            await self._send_h11_event(h11.Data(data=bytes(answer.body)))
         await self._send_h11_event(h11.EndOfMessage())
 
     async def head_late(self) -> None:
@@ -48,6 +53,10 @@ class _Protocol(H11Protocol):
 
     async def _create_stream(self, request: h11.Request) -> None:
         """Take a whole URL as a path, its host in place of the header's (RFC 9112, 3.2.2)."""
+        if not request.http_version.startswith(b"1"):
+            await self._send_error_response(505, request)
+            await self.send(Closed())
+            return
         if url := _ABSOLUTE.fullmatch(request.target):
             host, target = url.groups()
             headers = [(b"host", host), *(header for header in request.headers if header[0] != b"host")]

@@ -33,8 +33,7 @@ from fairq.server.settings import Settings
 from fairq.server.web.http.bounds import HEAD_BYTES, HEAD_S, MAX_KEEP_ALIVE
 from fairq.server.web.http.guard import Answering
 from fairq.server.web.http.http11 import Http11
-from fairq.server.web.http.problems import Problem, answer_of
-from fairq.server.web.http.request_ids import HEADER, begin
+from fairq.server.web.http.problems import Problem
 from fairq.server.web.http.stream import BoundedStream
 
 BEGINS_PER_TURN = 2  # of connections, each of which takes 1 ms
@@ -183,11 +182,6 @@ class Visit:
             if scope["type"] != "http":
                 await send({"type": "websocket.http.response.start", "status": 403, "headers": _TEXT})
                 await send({"type": "websocket.http.response.body", "body": WRONG_PORT})
-            elif not scope["http_version"].startswith("1"):
-                own = {HEADER: begin(scope, Headers(scope=scope)).id, "Connection": "close"}
-                refused = Problem("wrong_version", "this listener speaks HTTP/1.1", headers=own)
-                await answer_of(refused)(scope, receive, send)
-                self.scope.cancel()
             else:
                 await answering(scope, receive, send)
         finally:

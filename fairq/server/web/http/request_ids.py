@@ -36,14 +36,13 @@ def failure_of(scope: Scope) -> FairqError:
     return FairqError("internal error; the server's log says why" + (f": request {note.id}" if note else ""))
 
 
-def new_id() -> str:
-    """Make an id for a request that has brought none."""
-    return secrets.token_hex(8)
+def sane_id(brought: str) -> str:
+    """Return the id that a request brought, if it is sane, else a new one."""
+    return brought if _SANE.fullmatch(brought) else secrets.token_hex(8)
 
 
 def begin(scope: Scope, headers: Headers) -> Note:
-    """Give a request its note: with the id that it brought, if that is sane, else a new one."""
-    brought = headers.get(HEADER, "")
-    note = Note(brought if _SANE.fullmatch(brought) else new_id())
+    """Give a request its note."""
+    note = Note(sane_id(headers.get(HEADER, "")))
     scope[_NOTE] = note
     return note

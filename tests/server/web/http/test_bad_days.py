@@ -230,6 +230,15 @@ async def test_a_head_that_cannot_be_read_is_answered_once(served: Served, sent:
         check_only_answer(await read_all(stream), status, code)
 
 
+async def test_a_head_of_another_version_is_answered_under_its_id_and_without_a_body_if_it_asks_for_none(
+    served: Served,
+) -> None:
+    async with serving(served.store_url) as other, plain(other) as stream:
+        await stream.send_all(b"HEAD / HTTP/2.0\r\nHost: x\r\nX-Request-Id: mine\r\n\r\n")
+        answer, _, body = (await read_all(stream)).partition(b"\r\n\r\n")
+        assert (answer[:13], b"x-request-id: mine" in answer, body) == (b"HTTP/1.1 505 ", True, b"")
+
+
 NOISE: list[bytes] = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
     b"GET / HTTP/1.1\r\n" + b"A: " + b"b" * 100_000 + b"\r\n\r\n",
