@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from attrs import field, frozen
 
-from fairq.client import later
+from fairq.client import lazy
 from fairq.client.option_signatures import lists_options
 from fairq.client.tasks import EnqueuedTask
 from fairq.errors import NotYet
@@ -111,4 +111,4 @@ class Batch:
 
 
 def _state_in(reply: Body) -> BatchState:
-    return later.bodies.structure(reply["batch"], later.batches.BatchState)
+    return lazy.bodies.structure(reply["batch"], lazy.batches.BatchState)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from attrs import define
 
-from fairq.client import later, tracing
+from fairq.client import lazy, tracing
 from fairq.client.batch import Batch
 from fairq.client.events import EventStream
 from fairq.client.option_signatures import lists_options
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 def _task_of(outcome: str, id: str, queue: str, client: Client) -> EnqueuedTask:
     """Return the task of an outcome: the new one, or the one that already had its id or holds its dedupe key."""
-    word, holder, state = later.outcomes.read_sent(outcome)
+    word, holder, state = lazy.outcomes.read_sent(outcome)
     return EnqueuedTask(
         holder or id, queue, word == "duplicate", client=client, is_replaced=word == "replaced",
         duplicate_of_state=state,
@@ -75,7 +75,7 @@ class Client(ScheduleRequests):
         Raises: BadRequest, TooLarge, QuotaExceeded, StoreFull, Unavailable, OutcomeUnknown.
         """
         ids, max_bytes = None if id is None else [id], self._caller.max_payload_bytes
-        tasks = later.bodies.new_tasks(queue, [payload], ids, tenant, options, max_bytes)
+        tasks = lazy.bodies.new_tasks(queue, [payload], ids, tenant, options, max_bytes)
         return (await self.enqueue_tasks(queue, tasks, timeout=timeout))[0]
 
     @lists_options
@@ -96,7 +96,7 @@ class Client(ScheduleRequests):
         enqueued, and TenantsRefused is raised, with all `refusals` by tenant, and the tasks that were `taken`; or an
         error that is Retryable, if there is one among the refusals.
         """
-        tasks = later.bodies.new_tasks(queue, payloads, ids, tenant, options, self._caller.max_payload_bytes)
+        tasks = lazy.bodies.new_tasks(queue, payloads, ids, tenant, options, self._caller.max_payload_bytes)
         if not tasks:
             return []
         return await self.enqueue_tasks(queue, tasks, timeout=timeout)
@@ -115,7 +115,7 @@ class Client(ScheduleRequests):
 
     async def _enqueued(self, queue: str, tasks: Sequence[NewTask], call: Call) -> list[EnqueuedTask]:
         outcomes = await self._caller.wait(call)
-        later.options.check_in_time(outcomes)
+        lazy.options.check_in_time(outcomes)
         return [
             EnqueuedTask(task.id, queue, client=self, keeps_result=task.result_ttl_ms > 0)
             if outcome == "ok"
@@ -159,7 +159,7 @@ class Client(ScheduleRequests):
     async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[TaskState]:
         """Read what is known about any number of tasks, a state for each, in their order."""
         found = await self.ask_of_each("tasks", queue, ids, "tasks", timeout=timeout)
-        return later.bodies.rows(later.tasks.TaskState, found)
+        return lazy.bodies.rows(lazy.tasks.TaskState, found)
 
     async def cancel(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[str]:
         """Cancel any number of tasks: `ok`, `running` (its worker is told to stop) or `gone` (it has ended) for each.
@@ -182,7 +182,7 @@ class Client(ScheduleRequests):
         For each: `ok`; `running`, `expired` (it would start after its end) or `quota_exceeded` (its tenant's limit of
         delayed tasks), unchanged; or `gone`.
         """
-        delay_ms, start_at_ms = later.options.pack_start(delay, start_at)
+        delay_ms, start_at_ms = lazy.options.pack_start(delay, start_at)
         times = {"delay_ms": delay_ms, "start_at_ms": start_at_ms}
         return await self.ask_of_each("reschedule", queue, ids, "outcomes", timeout=timeout, **times)
 
@@ -192,12 +192,12 @@ class Client(ScheduleRequests):
         """Read the next tasks of a tenant (an operator names it) in their order, without taking them."""
         body = {"queue": queue, "count": count} | ({} if tenant is None else {"tenant": tenant})
         found = (await self.request("peek", body, timeout=timeout))["tasks"]
-        return later.bodies.rows(later.tasks.WaitingTask, found)
+        return lazy.bodies.rows(lazy.tasks.WaitingTask, found)
 
     async def why(self, queue: str, id: str, *, timeout: float | None = None) -> Why:
         """Explain why a task waits, and when it may start; operators name it as `<tenant>/<id>`. Raises: NotFound."""
         reply = await self.request("why", {"queue": queue, "id": id}, timeout=timeout)
-        return later.bodies.structure(reply, later.waiting.Why)
+        return lazy.bodies.structure(reply, lazy.waiting.Why)
 
     async def open_batch(
         self,
@@ -223,16 +223,16 @@ class Client(ScheduleRequests):
         `events`: the feed tells when it is complete; each of its tasks asks for itself. `tenant`: whose, for producers;
         the batch's id is then its full one.
         """
-        id = check_batch_id(later.bodies.new_id() if id is None else id)
+        id = check_batch_id(lazy.bodies.new_id() if id is None else id)
         if tenant is not None:
             id = full_id(check_tenant(tenant), id)
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
-        body = named(queue) | {"id": id, "max_running": later.batches.RUNNING.check(max_running, "max_running")}
-        texts = {name: later.bodies.encode_payload(it) for name, it in callbacks.items() if it is not None}
-        body |= {name: later.bodies.Fragment(text) for name, text in texts.items()}
+        body = named(queue) | {"id": id, "max_running": lazy.batches.RUNNING.check(max_running, "max_running")}
+        texts = {name: lazy.bodies.encode_payload(it) for name, it in callbacks.items() if it is not None}
+        body |= {name: lazy.bodies.Fragment(text) for name, text in texts.items()}
         names = {"on_complete": on_complete_name, "on_success": on_success_name, "on_death": on_death_name}
         given = {f"{event}_name": name for event, name in names.items()}
-        later.batches.check_callback_names(callbacks | given)
+        lazy.batches.check_callback_names(callbacks | given)
         body |= {field: name for field, name in given.items() if name}
         if check_flag(events, "events"):
             body["events"] = True
@@ -255,7 +255,7 @@ class Client(ScheduleRequests):
             body["state"] = state
         while True:
             page = await self.request("batches", body)
-            for each in later.bodies.rows(later.batches.BatchState, page["batches"]):
+            for each in lazy.bodies.rows(lazy.batches.BatchState, page["batches"]):
                 yield each
             if not page["cursor"]:
                 return
@@ -266,7 +266,7 @@ class Client(ScheduleRequests):
     ) -> dict[str, BatchState]:
         """Read the progress of any number of batches, by id; unknown ones are left out."""
         found = await self.ask_of_each("batches", queue, ids, "batches", timeout=timeout)
-        return {state.id: state for state in later.bodies.rows(later.batches.BatchState, found)}
+        return {state.id: state for state in lazy.bodies.rows(lazy.batches.BatchState, found)}
 
     def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> EventStream:
         """Follow the tasks and batches that asked for `events`: `async for`, without an end.
@@ -276,15 +276,15 @@ class Client(ScheduleRequests):
         The iteration raises TooOld if what comes next is not kept any more, BadRequest if there is no event `after`.
         """
         body = named(queue, tenant)  # checks the arguments
-        return EventStream(self, body["queue"], later.events.EVENT_ID.check(after, "after"), tenant)
+        return EventStream(self, body["queue"], lazy.events.EVENT_ID.check(after, "after"), tenant)
 
     async def read_events(
         self, queue: str, after: int = 0, *, count: int = 100, tenant: str | None = None, timeout: float | None = None
     ) -> EventPage:
         """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
-        page = {"after": later.events.EVENT_ID.check(after, "after"), "count": later.rules.COUNT.check(count, "count")}
+        page = {"after": lazy.events.EVENT_ID.check(after, "after"), "count": lazy.rules.COUNT.check(count, "count")}
         reply = await self.request("events", named(queue, tenant) | page, timeout=timeout)
-        return later.bodies.structure(reply, later.events.EventPage)
+        return lazy.bodies.structure(reply, lazy.events.EventPage)
 
     async def cancel_all(
         self,
@@ -319,13 +319,13 @@ class Client(ScheduleRequests):
         timeout: float | None = None,
     ) -> AsyncGenerator[CancelProgress, None]:
         """Do what `cancel_all` does, and yield the progress after each step; `dry_run`: only count."""
-        body = named(queue, tenant) | later.options.pack_waiting_filter(older_than, error)
+        body = named(queue, tenant) | lazy.options.pack_waiting_filter(older_than, error)
         if check_flag(dry_run, "dry_run"):
             body["dry_run"] = True
-        so_far = later.cancelling.CancelProgress()
+        so_far = lazy.cancelling.CancelProgress()
         while True:
             reply = await self.request("cancel_all", body, timeout=timeout)
-            step = later.bodies.structure(reply | {"cursor": reply["cursor"] or ""}, later.cancelling.CancelProgress)
+            step = lazy.bodies.structure(reply | {"cursor": reply["cursor"] or ""}, lazy.cancelling.CancelProgress)
             so_far = so_far.plus(step)
             yield so_far
             if not so_far.cursor:

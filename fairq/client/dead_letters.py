@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from attrs import define
 
-from fairq.client import later
+from fairq.client import lazy
 from fairq.client.option_signatures import lists_options
 from fairq.client.requests import PAGE_IDS
 from fairq.errors import BadRequest
@@ -52,10 +52,10 @@ class DeadLetters:
 
         `brief` leaves out payload, enqueueing and window.
         """
-        body = {"queue": self.queue, "count": count, "brief": brief, **later.options.pack_filter(which)}
+        body = {"queue": self.queue, "count": count, "brief": brief, **lazy.options.pack_filter(which)}
         reply = await self._client.request("dead", body | ({"cursor": cursor} if cursor else {}))
-        letters = later.bodies.rows(later.dead_letters.DeadLetter, reply["dead"])
-        return later.dead_letters.DeadPage(letters, reply["cursor"] or "", reply["left"])
+        letters = lazy.bodies.rows(lazy.dead_letters.DeadLetter, reply["dead"])
+        return lazy.dead_letters.DeadPage(letters, reply["cursor"] or "", reply["left"])
 
     @lists_options
     async def pages(
@@ -81,7 +81,7 @@ class DeadLetters:
     async def show(self, id: str) -> DeadLetter:
         """Read one dead letter, with its payload. Raises: NotFound."""
         reply = await self._client.request("dead_letter", {"queue": self.queue, "id": id})
-        return later.bodies.structure(reply["dead_letter"], later.dead_letters.DeadLetter)
+        return lazy.bodies.structure(reply["dead_letter"], lazy.dead_letters.DeadLetter)
 
     async def replay(self, ids: Sequence[str]) -> list[Outcome]:
         """Give dead letters a fresh set of attempts, at the end of their owners' own lists.
@@ -115,7 +115,7 @@ class DeadLetters:
 
     async def _sweep(self, verb: str, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:
         step = max(1, int(min(PAGE_IDS, rate * STEP_S)))
-        sweep = later.dead_letters.Sweep
+        sweep = lazy.dead_letters.Sweep
         done, next_at = sweep(0, 0, 0), self._client._caller.now()
         async with aclosing(self.pages(brief=True, **which)) as pages:
             async for page in pages:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 from attrs import define, field
 
-from fairq.client import later
+from fairq.client import lazy
 from fairq.client.channel import Target, check_token, choose_servers
 from fairq.client.connect import Race
 from fairq.client.connect_steps import Servers
@@ -66,7 +66,7 @@ class Driver(Generic[S]):
         Raises: SettingsError; RuntimeError outside an event loop.
         """
         driver = cls(session, Servers(choose_servers(urls, tls)), check_token(token))
-        later.load()
+        lazy.load()
         return driver
 
     def now(self) -> float:

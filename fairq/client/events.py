@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from fairq.client import later
+from fairq.client import lazy
 from fairq.client.requests import named
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class EventStream(AsyncIterator["Event"]):
         else:
             body = named(self.queue, self.tenant) | {"after": self.after}
             page = await self._client.request_until("events", body, lambda page: bool(page["events"]))
-            self._read.extend(later.bodies.rows(later.events.Event, page["events"]))
+            self._read.extend(lazy.bodies.rows(lazy.events.Event, page["events"]))
         event = self._read.popleft()
         self.after = event.id
         return event

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from fairq.client import later, tracing
+from fairq.client import lazy, tracing
 from fairq.errors import BadRequest
 from fairq.model.checks import DERIVED, MAX_PAYLOAD_BYTES, bare_id, check_known_id, check_name
 
@@ -51,10 +51,10 @@ class Links:
     def _make(self, target: str, payload: Any, id: str | None, max_bytes: int, options: TaskOptions) -> NewTask:
         check_name(target, "queue")
         id = self._next_id(target) if id is None else check_known_id(id)
-        values = later.options.pack_options(options) if options else ()
-        task = later.tasks.NewTask(id, later.bodies.encode_payload(payload, max_bytes=max_bytes), *values)
+        values = lazy.options.pack_options(options) if options else ()
+        task = lazy.tasks.NewTask(id, lazy.bodies.encode_payload(payload, max_bytes=max_bytes), *values)
         if options.get("dedupe_payload"):
-            task = task._replace(dedupe_key=later.options.hash_payload(task.payload))
+            task = task._replace(dedupe_key=lazy.options.hash_payload(task.payload))
         return task
 
     async def send(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
@@ -62,19 +62,19 @@ class Links:
         task = self._make(target, payload, id, MAX_PAYLOAD_BYTES, options)
         with tracing.active.enqueueing(target, [task]) as (task,):
             outcome = await self.enqueue(target, task)
-        later.options.check_in_time([outcome])
-        return later.outcomes.read_sent(outcome).holder or task.id
+        lazy.options.check_in_time([outcome])
+        return lazy.outcomes.read_sent(outcome).holder or task.id
 
     def add(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
         """Keep a task until the acknowledgement; returns its id."""
         if self.is_over:
             raise BadRequest("the handler has ended: nothing can be sent with its task now", field="task")
-        task = self._make(target, payload, id, later.tasks.MAX_LINKS_BYTES, options)
+        task = self._make(target, payload, id, lazy.tasks.MAX_LINKS_BYTES, options)
         if (target, task.id) == (self.queue, bare_id(self.id)):
             raise BadRequest("a task cannot be followed by itself: its id is remembered for a while", field="id")
         with tracing.active.enqueueing(target, [task]) as (task,):
-            link = later.tasks.Link(target, task)
-        later.tasks.check_links([*self.found, link])
+            link = lazy.tasks.Link(target, task)
+        lazy.tasks.check_links([*self.found, link])
         self.found.append(link)
         return task.id
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from attrs import define, evolve
 
-from fairq.client import later
+from fairq.client import lazy
 from fairq.client.client import Client
 from fairq.client.requests import DEFAULT_TIMEOUT, Body, named
 from fairq.errors import NotFound
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def _based_on(if_version: str | None) -> Body:
     """Make a change conditional on a version."""
-    return {} if if_version is None else {"if_version": later.versions.VERSION.check(if_version, "if_version")}
+    return {} if if_version is None else {"if_version": lazy.versions.VERSION.check(if_version, "if_version")}
 
 
 def _was(reply: Body) -> bool:
@@ -44,8 +44,8 @@ def _was(reply: Body) -> bool:
 
 def _webhook(queue: str, url: str, name: str) -> Body:
     """Name a webhook."""
-    body = named(queue) | {"url": later.webhooks.URL.check(url, "url")}
-    return body | {"name": name} if later.tasks.SHORT_NAME.check(name, "name") else body
+    body = named(queue) | {"url": lazy.webhooks.URL.check(url, "url")}
+    return body | {"name": name} if lazy.tasks.SHORT_NAME.check(name, "name") else body
 
 
 @define(eq=False)
@@ -58,7 +58,7 @@ class OperatorClient(Client):
     async def queues(self, queue: str | None = None) -> list[QueueRow]:
         """List all queues, or the one of a name, with their counts, settings and slots."""
         body = {} if queue is None else named(queue)
-        return later.bodies.rows(later.operator_views.QueueRow, (await self.request("queues", body))["queues"])
+        return lazy.bodies.rows(lazy.operator_views.QueueRow, (await self.request("queues", body))["queues"])
 
     async def configure(
         self, /, queue: str, *, if_version: str | None = None, **settings: Unpack[SettingOptions]
@@ -83,8 +83,8 @@ class OperatorClient(Client):
         """Delete a queue step by step; each step takes up to two seconds. Raises: NotFound, NotEmpty."""
         is_first = True
         while True:
-            step = later.bodies.structure(
-                await self.request("delete_queue", {"queue": queue, "purge": purge}), later.operator_views.Deletion
+            step = lazy.bodies.structure(
+                await self.request("delete_queue", {"queue": queue, "purge": purge}), lazy.operator_views.Deletion
             )
             if step.outcome == "gone" and is_first:
                 raise NotFound(f"there is no queue {queue}", field="queue")
@@ -104,7 +104,7 @@ class OperatorClient(Client):
         """
         rows = await self.tenants(queue)
         left = sum(row.ready + row.pending + row.delayed for row in rows)
-        done = later.cancelling.CancelProgress(waiting=left)
+        done = lazy.cancelling.CancelProgress(waiting=left)
         for row in rows:
             mine = row.ready + row.pending + row.delayed
             if not mine:
@@ -150,7 +150,7 @@ class OperatorClient(Client):
         number = None
         while True:
             reply = await self.request("repair", {"queue": queue, "number": number})
-            step = later.bodies.structure(reply, later.queues.Repair)
+            step = lazy.bodies.structure(reply, lazy.queues.Repair)
             yield step
             if step.outcome != "more":
                 return
@@ -162,7 +162,7 @@ class OperatorClient(Client):
         body = named(queue, tenant)
         while True:
             page = await self.request("tenants", body)
-            found |= {row.tenant: row for row in later.bodies.rows(later.tenants.TenantState, page["tenants"])}
+            found |= {row.tenant: row for row in lazy.bodies.rows(lazy.tenants.TenantState, page["tenants"])}
             if not page.get("cursor"):
                 return [found[name] for name in sorted(found)]
             body["cursor"] = page["cursor"]
@@ -177,8 +177,8 @@ class OperatorClient(Client):
 
     async def limits(self, queue: str, tenant: str | None = None) -> HeldLimits:
         """Read the limits and opening hours of a tenant, or (None) the common ones."""
-        return later.bodies.structure(
-            await self.request("limits", {"queue": queue, "tenant": tenant}), later.operator_views.HeldLimits
+        return lazy.bodies.structure(
+            await self.request("limits", {"queue": queue, "tenant": tenant}), lazy.operator_views.HeldLimits
         )
 
     async def set_limits(
@@ -190,7 +190,7 @@ class OperatorClient(Client):
         version that `limits` tells. Raises: StaleVersion.
         """
         body = {"queue": queue, "tenant": tenant, "limits": limits} | _based_on(if_version)
-        return later.bodies.structure((await self.request("set_limits", body))["previous"], later.limits.Limits)
+        return lazy.bodies.structure((await self.request("set_limits", body))["previous"], lazy.limits.Limits)
 
     async def set_opening_hours(
         self, queue: str, text: str, tenant: str | None = None, *, if_version: str | None = None
@@ -213,8 +213,8 @@ class OperatorClient(Client):
 
     async def report(self, queue: str, tenant: str) -> Report:
         """Read what a tenant's tasks waited for in the last minutes, at all servers with workers, and its share."""
-        return later.bodies.structure(
-            (await self.request("report", named(queue, tenant)))["report"], later.waiting.Report
+        return lazy.bodies.structure(
+            (await self.request("report", named(queue, tenant)))["report"], lazy.waiting.Report
         )
 
     async def history(
@@ -225,10 +225,10 @@ class OperatorClient(Client):
         `tenants`: up to 20 names; None: the ten with the most service. One row more sums up the others; its name is
         empty. `since_ms`: only intervals that begin then or later. A queue without history has no intervals.
         """
-        body = named(queue) | {"period": later.history.PERIOD.check(period, "period"), "since_ms": since_ms}
+        body = named(queue) | {"period": lazy.history.PERIOD.check(period, "period"), "since_ms": since_ms}
         if tenants is not None:
-            body["tenants"] = later.history.TENANTS.check(list(tenants), "tenants")
-        return later.bodies.structure(await self.request("history", body), later.history.History)
+            body["tenants"] = lazy.history.TENANTS.check(list(tenants), "tenants")
+        return lazy.bodies.structure(await self.request("history", body), lazy.history.History)
 
     async def add_webhook(
         self, queue: str, url: str, *, name: str = "", fan_out: bool = False, secrets: Sequence[str] = ()
@@ -241,7 +241,7 @@ class OperatorClient(Client):
         body = _webhook(queue, url, name)
         body |= {
             "has_fan_out": check_flag(fan_out, "fan_out"),
-            "secrets": later.webhooks.SECRETS.check(list(secrets), "secrets"),
+            "secrets": lazy.webhooks.SECRETS.check(list(secrets), "secrets"),
         }
         return str((await self.request("add_webhook", body))["outcome"])
 
@@ -260,16 +260,16 @@ class OperatorClient(Client):
     async def webhooks(self, queue: str) -> list[Webhook]:
         """List the webhooks of a queue, oldest first, without their secrets."""
         reply = await self.request("webhooks", named(queue))
-        return later.bodies.rows(later.webhooks.Webhook, reply["webhooks"])
+        return lazy.bodies.rows(lazy.webhooks.Webhook, reply["webhooks"])
 
     async def workers(self) -> list[WorkerState]:
         """List the workers that are attached to any server, up to some seconds ago."""
-        return later.bodies.rows(later.workers.WorkerState, (await self.request("workers"))["workers"])
+        return lazy.bodies.rows(lazy.workers.WorkerState, (await self.request("workers"))["workers"])
 
     async def worker_tasks(self, worker: str, count: int = 100) -> WorkerTasks:
         """Read up to `count` (500) workers of a name, and as many of their tasks, held longest. Raises: NotFound."""
-        return later.bodies.structure(
-            await self.request("worker_tasks", {"worker": worker, "count": count}), later.workers.WorkerTasks
+        return lazy.bodies.structure(
+            await self.request("worker_tasks", {"worker": worker, "count": count}), lazy.workers.WorkerTasks
         )
 
     async def attempts(
@@ -289,7 +289,7 @@ class OperatorClient(Client):
         """
         which = {"state": state, "tenant": tenant, "name": name, "error": error}
         body = named(queue) | {"count": count} | {key: value for key, value in which.items() if value is not None}
-        return later.bodies.structure(await self.request("attempts", body), later.attempts.Attempts)
+        return lazy.bodies.structure(await self.request("attempts", body), lazy.attempts.Attempts)
 
     async def drain_worker(self, worker: str) -> int:
         """Have the workers of a name finish the tasks that run, and end; returns how many there are."""
@@ -303,7 +303,7 @@ class OperatorClient(Client):
 
     async def list_tokens(self) -> list[TokenRow]:
         """List tokens, without their hashes, and when each was last used (to a minute)."""
-        return later.bodies.rows(later.operator_views.TokenRow, (await self.request("list_tokens"))["tokens"])
+        return lazy.bodies.rows(lazy.operator_views.TokenRow, (await self.request("list_tokens"))["tokens"])
 
     async def revoke_token(self, id: str) -> None:
         """Delete a token; its connections end within a second. Raises: NotFound."""
@@ -327,11 +327,11 @@ class OperatorClient(Client):
         `by_tenants`: what tenants and producers have set instead. `after`: the `newest` of an earlier page; reads those
         that have ended since, the oldest first. `since_ms`: a time. The newest 10,000 or so are kept.
         """
-        later.rules.check_fields(later.audit.AuditFilter(token, verb, queue, tenant, since_ms))
+        lazy.rules.check_fields(lazy.audit.AuditFilter(token, verb, queue, tenant, since_ms))
         body: dict[str, Any] = {"since_ms": since_ms, "by_tenants": by_tenants, "count": count}
         texts = {"token": token, "verb": verb, "queue": queue, "tenant": tenant, "cursor": cursor, "after": after}
         body |= {name: text for name, text in texts.items() if text}
-        return later.bodies.structure(await self.request("audit", body), later.audit.AuditPage)
+        return lazy.bodies.structure(await self.request("audit", body), lazy.audit.AuditPage)
 
 
 @asynccontextmanager

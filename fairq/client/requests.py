@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from fairq.client import later
+from fairq.client import lazy
 from fairq.errors import BadRequest, FairqError, NotYet, Retryable
 from fairq.model.checks import check_any_id, check_name, check_tenant
 from fairq.wire.terms import ANSWER_S, WAIT_MS
@@ -109,4 +109,4 @@ class Requests:
             reply = await self.request("why", {"queue": queue, "id": id}, timeout=_EXPLAINED_S)
         except FairqError:
             return ""
-        return later.why_text.say_causes(later.bodies.structure(reply, later.waiting.Why))
+        return lazy.why_text.say_causes(lazy.bodies.structure(reply, lazy.waiting.Why))

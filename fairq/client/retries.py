@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from fairq.client import later
+from fairq.client import lazy
 
 if TYPE_CHECKING:
     from fairq.model.option_tables import Seconds
@@ -25,14 +25,14 @@ class Retries:
     @classmethod
     def of(cls, max_attempts: int, retry_base: Seconds | None, retry_cap: Seconds | None) -> Retries:
         """Check what a handler says; if one wait is given, the other is that of a new queue. Raises: BadRequest."""
-        later.tasks.ATTEMPTS.check(max_attempts, "max_attempts")
+        lazy.tasks.ATTEMPTS.check(max_attempts, "max_attempts")
         if retry_base is None and retry_cap is None:
             return cls(max_attempts)
-        new, some = later.queues.QueueSettings(), later.rules.SOME_SPAN
+        new, some = lazy.queues.QueueSettings(), lazy.rules.SOME_SPAN
         return cls(
             max_attempts,
-            new.retry_base_ms if retry_base is None else later.options.to_ms(retry_base, "retry_base", some),
-            new.retry_cap_ms if retry_cap is None else later.options.to_ms(retry_cap, "retry_cap", some),
+            new.retry_base_ms if retry_base is None else lazy.options.to_ms(retry_base, "retry_base", some),
+            new.retry_cap_ms if retry_cap is None else lazy.options.to_ms(retry_cap, "retry_cap", some),
         )
 
     def limit(self, task: PushedTask) -> PushedTask:
@@ -44,7 +44,7 @@ class Retries:
 
     def settle(self, task: PushedTask, settlement: Settlement) -> Settlement:
         """Return how a failed attempt ends: for good if it was the handler's last, else after the handler's wait."""
-        is_last_attempt = later.tasks.is_last_attempt
+        is_last_attempt = lazy.tasks.is_last_attempt
         if settlement.action != "nack" or is_last_attempt(task.attempt, task.max_attempts):
             return settlement
         if is_last_attempt(task.attempt, self.limit(task).max_attempts):
@@ -54,7 +54,7 @@ class Retries:
         from random import Random
 
         failed = task.attempt - task.uncounted_attempts
-        longest_ms = later.queues.longest_wait_ms(self.base_ms, self.cap_ms, failed)
+        longest_ms = lazy.queues.longest_wait_ms(self.base_ms, self.cap_ms, failed)
         drawn = Random(f"{task.id} {task.attempt}").random()  # the same in each run of a test
         return settlement._replace(delay_ms=int(drawn * longest_ms) + 1)
 

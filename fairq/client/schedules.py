@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from attrs import define
 
-from fairq.client import later
+from fairq.client import lazy
 from fairq.client.option_signatures import lists_options
 from fairq.client.requests import Body, Requests, named
 from fairq.model.checks import MAX_BATCH, MAX_INLINE_BYTES
@@ -23,16 +23,16 @@ def terms_of(
     payload: Any, cron: str | None, zone: str | None, every: Seconds | None, misfire: str, options: TaskOptions
 ) -> Body:
     """Check what a schedule is, as far as that needs no server; returns fields of its frame. Raises: BadRequest."""
-    text = later.bodies.encode_payload(payload, max_bytes=MAX_INLINE_BYTES)
-    asked = later.options.scheduled_options(options)
+    text = lazy.bodies.encode_payload(payload, max_bytes=MAX_INLINE_BYTES)
+    asked = lazy.options.scheduled_options(options)
     if options.get("dedupe_payload"):
-        asked["dedupe_key"] = later.options.hash_payload(text)
-    when = {"cron": cron or "", "zone": zone or "", "every_ms": later.options.interval_ms(every)}
-    return when | asked | {"payload": later.bodies.Fragment(text), "misfire": misfire}
+        asked["dedupe_key"] = lazy.options.hash_payload(text)
+    when = {"cron": cron or "", "zone": zone or "", "every_ms": lazy.options.interval_ms(every)}
+    return when | asked | {"payload": lazy.bodies.Fragment(text), "misfire": misfire}
 
 
 def _body(queue: str, name: str, tenant: str | None) -> Body:
-    return named(queue, tenant) | {"name": later.schedules.check_schedule_name(name)}
+    return named(queue, tenant) | {"name": lazy.schedules.check_schedule_name(name)}
 
 
 @define(eq=False)
@@ -111,4 +111,4 @@ class ScheduleRequests(Requests):
 
     async def _read_schedules(self, body: Body, timeout: float | None) -> list[ScheduleState]:
         found = (await self.request("schedules", body, timeout=timeout))["schedules"]
-        return later.bodies.rows(later.schedules.ScheduleState, found)
+        return lazy.bodies.rows(lazy.schedules.ScheduleState, found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from attrs import field, frozen
 
-from fairq.client import later
+from fairq.client import lazy
 from fairq.client.links import Links
 from fairq.client.option_signatures import F, lists_options
 from fairq.errors import BadRequest, Portable
@@ -35,7 +35,7 @@ class Retry(Portable):
 
     def __init__(self, reason: str = "", *, delay: Seconds | None = None) -> None:
         super().__init__(reason)
-        self.delay_ms = None if delay is None else later.options.to_ms(delay, "delay")
+        self.delay_ms = None if delay is None else lazy.options.to_ms(delay, "delay")
 
 
 class Postpone(Portable):
@@ -43,7 +43,7 @@ class Postpone(Portable):
 
     def __init__(self, reason: str = "", *, delay: Seconds) -> None:
         super().__init__(reason)
-        self.delay_ms = later.options.to_ms(delay, "delay")
+        self.delay_ms = lazy.options.to_ms(delay, "delay")
 
 
 class Reject(Portable):
@@ -105,7 +105,7 @@ class Task(Generic[P]):
 
         As often as you like: at most once a second the newest is sent. From a thread: `anyio.from_thread.run`.
         """
-        self._report(later.tasks.FRACTION.check(fraction, "fraction"), later.tasks.PROGRESS_TEXT.check(text, "text"))
+        self._report(lazy.tasks.FRACTION.check(fraction, "fraction"), lazy.tasks.PROGRESS_TEXT.check(text, "text"))
         import anyio.lowlevel
 
         await anyio.lowlevel.checkpoint()
@@ -149,14 +149,14 @@ class Task(Generic[P]):
         while True:
             page = await self._read_results(cursor)
             for row in page["results"]:
-                yield later.batches.MemberResult(bare_id(row["id"]), row.get("result"), "result" in row)
+                yield lazy.batches.MemberResult(bare_id(row["id"]), row.get("result"), "result" in row)
             if not (cursor := page["cursor"]):
                 return
 
     @property
     def is_last_attempt(self) -> bool:
         """True if a failure of this attempt is final."""
-        return later.tasks.is_last_attempt(self.attempt, self.max_attempts)
+        return lazy.tasks.is_last_attempt(self.attempt, self.max_attempts)
 
     @property
     def enqueued_at(self) -> datetime:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from fairq.client import later
+from fairq.client import lazy
 from fairq.errors import NoResult
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ class EnqueuedTask:
         the service could not be asked then.
         """
         if kind is not None:
-            later.typed.check_result_type(kind)
+            lazy.typed.check_result_type(kind)
         if not self._keeps_result:
             raise NoResult(
                 f"task {self.id} was enqueued without result_ttl, so its result is not kept", field="result_ttl"
             )
-        found: T = later.bodies.result_of(await self._client.wait_task(self.queue, self.id, timeout))
-        return found if kind is None else later.typed.make_result(found, kind)
+        found: T = lazy.bodies.result_of(await self._client.wait_task(self.queue, self.id, timeout))
+        return found if kind is None else lazy.typed.make_result(found, kind)
 
     async def reschedule(self, *, delay: Seconds | None = None, start_at: datetime | float | None = None) -> str:
         """Give it another start, or let it start now: `ok`, `running`, `expired`, `quota_exceeded` or `gone`."""

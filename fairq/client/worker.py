@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from attrs import define, field
 
-from fairq.client import later
+from fairq.client import lazy
 from fairq.client.hooks import Hook, Hooks, Middleware
 from fairq.client.option_signatures import lists_options
 from fairq.client.task import Function, Task
@@ -119,7 +119,7 @@ class Worker:
         if callable(queue):
             raise BadRequest('a handler needs its queue: @app.task("emails")', field="queue")
         check_name(queue, "queue")
-        later.tasks.SHORT_NAME.check(name, "name")
+        lazy.tasks.SHORT_NAME.check(name, "name")
         timeout_s, retries = check_timeout(timeout), Retries.of(max_attempts, retry_base, retry_cap)
 
         def register(function: F) -> F:
@@ -172,7 +172,7 @@ class Worker:
         terms = terms_of(payload, cron, zone, every, misfire, options)
 
         def register(function: F) -> F:
-            name = later.schedules.check_schedule_name(schedule or getattr(function, "__name__", ""), "schedule")
+            name = lazy.schedules.check_schedule_name(schedule or getattr(function, "__name__", ""), "schedule")
             self.declared.append(Declared(function, queue, tenants, name, terms))
             return function
 

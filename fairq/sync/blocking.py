@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequ
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from fairq.client import later
+from fairq.client import lazy
 
 if TYPE_CHECKING:
     import ssl
@@ -89,10 +89,10 @@ def _steps(inner: AsyncGenerator[R, None]) -> Generator[R, None, None]:
 
 def driver_to(url: str | Sequence[str] | None, token: str | None, tls: ssl.SSLContext | None) -> Driver:
     """Open a driver, which is imported here: a program that only imports fairq.sync need not pay for it."""
-    with later.importing:
+    with lazy.importing:
         from fairq.sync.driver import Driver
 
-    later.load()
+    lazy.load()
     return Driver.to(url, token, tls)
 
 

@@ -1,4 +1,4 @@
-"""Modules that the SDK's public classes use when they are called, imported when something of them is first used.
+"""Lazy imports: modules that the SDK's public classes use when they are called, imported at their first use.
 
 Programs import the SDK at their top, also those that open no client this time: the commands of a web framework, tests.
 A client or a worker that is opened has loaded what its calls need (`load`). A process that is forked off while a thread
