@@ -22,10 +22,10 @@ _MAX_NAMED = 5  # tenants in a message
 
 
 class Portable(Exception):
-    """An exception that can be pickled and copied, whatever its constructor takes: the copy is made without it."""
+    """An exception that can be pickled and copied without calling its constructor."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tell pickle and copy how to make it anew: with its arguments and attributes, as BaseException keeps them."""
+        """Let pickle and copy make it anew from its arguments and attributes, as BaseException keeps them."""
         return _made, (type(self), *self.args), self.__dict__
 
 

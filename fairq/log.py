@@ -24,7 +24,7 @@ _write: Write | None = None
 
 
 def write_by(write: Write | None) -> None:
-    """Have all lines written by a function of the logger's name, the level, the fields and an exception."""
+    """Set the function that writes all lines, from the logger's name, the level, the fields and an exception."""
     global _write
     _write = write
 
@@ -36,7 +36,7 @@ def shown(value: object) -> str:
 
 
 class Log:
-    """A logger whose lines have fields: `log.info("task", queue="emails")`."""
+    """A logger of lines with fields: `log.info("task", queue="emails")`."""
 
     def __init__(self, name: str) -> None:
         self._name = name

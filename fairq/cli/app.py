@@ -25,7 +25,7 @@ _OF_SERVER = {
 _VARIABLES = {
     "FAIRQ_URL", "FAIRQ_HTTP_URL", "FAIRQ_TOKEN", "FAIRQ_WEBHOOK_SECRET", "FAIRQ_CHILD", "FAIRQ_WORKER_CHILD",
     "FAIRQ_WORKER_LINE",
-}  # beside the server's settings  # fmt: skip
+}  # in addition to the server's settings  # fmt: skip
 _OF_OTHERS = ("FAIRQ_SERVICE_", "FAIRQ_PORT_", "FAIRQ_DEMO_", "FAIRQ_TEST_", "FAIRQ_LOADTEST_")
 
 _COMMANDS = {

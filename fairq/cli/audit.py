@@ -39,7 +39,7 @@ def audit(
 ) -> None:
     """Show operators' changes: time, token, address, change and previous value.
 
-    The newest come first. Above them stand unfinished changes, whose server may have died. With --follow, each change
+    The newest come first. Above them are unfinished changes: their server may have died. With --follow, each change
     is one line, and with --json one JSON document.
 
     Example: `fairq audit --queue emails --tenant acme --since 2h`

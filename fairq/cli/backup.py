@@ -32,8 +32,8 @@ def backup(
 
     The backup shows the store at one moment: it has all tasks acknowledged before it began, and each queue is
     consistent. (The nodes of a cluster follow one another.) It holds payloads and tokens' hashes, so only its owner may
-    read the file. Meanwhile a separate Valkey takes as much memory, and as much disk beside the file, as the store.
-    Search the file with `zcat FILE | grep ...`.
+    read the file. Meanwhile a separate Valkey takes as much memory as the store, and as much disk (the file not
+    included). Search the file with `zcat FILE | grep ...`.
 
     Example: `fairq backup nightly.jsonl.gz --store redis://127.0.0.1:6379/0`
     """

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 MAX_LINE_BYTES = 64 << 20
 FRAME_TASKS = MAX_BATCH // SPECIAL_PLACES
-_FRAME_BYTES, _TASK_BYTES = 48_000, 256  # a frame of so many bytes is sent whole, whatever the server's settings are
+_FRAME_BYTES, _TASK_BYTES = 48_000, 256  # a frame of so many bytes fits into one message under all server settings
 _CHUNK_BYTES = 1 << 20
 _ROOM_MS = 1000  # wait for room if the server does not say how long
 
@@ -57,7 +57,7 @@ LineT = TypeVar("LineT", bound=Line)
 
 @frozen
 class Stored:
-    """What became of a file: its id, its tasks as far as they are known, what scripts read, and what people read."""
+    """The result of a file: its id, its tasks as far as known, the output for scripts, and the text for people."""
 
     id: str
     counts: Counts

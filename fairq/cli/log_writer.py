@@ -135,7 +135,7 @@ class LogWriter:
                 self._dropped += dropped
 
     def _put(self, line: bytes) -> bool:
-        """Write a line, however long that takes; returns whether the file took it."""
+        """Write a line, even if that takes long; returns whether the file took it."""
         left = b"\n" + line if self._is_torn else line
         length = len(left)
         while left:

@@ -44,7 +44,7 @@ class Pace:
     _seen: deque[tuple[float, int]] = field(factory=deque)
 
     def left(self, done: int, total: int) -> str:
-        """Note the progress; returns the estimate as the end of a sentence, or an empty text."""
+        """Update the progress; returns the estimate as the end of a sentence, or an empty text."""
         now = trio.current_time()
         if not self._seen or now - self._seen[-1][0] >= 1:
             self._seen.append((now, done))

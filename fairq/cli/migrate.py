@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def migrate(*, store: StoreChoice | None = None) -> int:
     """Migrate the data of a store to this fairq's version.
 
-    Servers do that by themselves, beside their work, when no older server runs; this does it at once. If interrupted,
+    Servers do that by themselves, in the background, when no older server runs; this does it at once. If interrupted,
     run it again, and it continues. Older servers cannot use the data afterwards: `fairq doctor` says what will be done,
     and run `fairq backup` first. The exit code is 1 while older servers run, or a server does it.
 

@@ -84,7 +84,7 @@ async def connected(server: Server) -> AsyncIterator[OperatorClient]:
 
 
 async def _tell_waiting(session: ClientSession, timeout: float) -> None:
-    """Say on standard error why there is no answer yet, and how long a request is tried."""
+    """Print on standard error why there is no answer yet, and how long a request is tried."""
     with trio.move_on_after(timeout):
         while True:
             await trio.sleep(_QUIET_S)

@@ -252,7 +252,7 @@ def _log_unraisable(raised: sys.UnraisableHookArgs) -> None:
 def _write_record(
     handler: logging.Handler, least: int, name: str, level: int, fields: dict[str, Any], error: BaseException | None
 ) -> None:
-    """Write a line of `fairq.log`, whatever an app has made of `logging`."""
+    """Write a line of `fairq.log`, even if an app has configured `logging`."""
     if level >= least:
         raised = (type(error), error, error.__traceback__) if error is not None else None
         record = logging.LogRecord(name, level, "", 0, fields["event"], None, raised)

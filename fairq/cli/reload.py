@@ -25,7 +25,7 @@ class Reloader:
     command: Sequence[str]
     directory: Path
     _process: trio.Process | None = field(default=None, init=False)
-    _is_told: bool = field(default=False, init=False)  # to stop
+    _must_stop: bool = field(default=False, init=False)
     _is_stopping: bool = field(default=False, init=False)
     _changed: trio.Event = field(factory=trio.Event, init=False)
 
@@ -35,7 +35,7 @@ class Reloader:
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         async with background(self._watch_files, self._watch_signals):
             while True:
-                self._changed, self._is_told = trio.Event(), False
+                self._changed, self._must_stop = trio.Event(), False
                 process = await trio.lowlevel.open_process(self.command, env=environment, start_new_session=True)
                 self._process = process
                 try:
@@ -51,7 +51,7 @@ class Reloader:
                         return code
 
     def _tell(self) -> None:
-        self._is_told = True
+        self._must_stop = True
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.terminate()
@@ -65,13 +65,13 @@ class Reloader:
         async for changes in awatch(self.directory, watch_filter=PythonFilter()):
             log.info("files changed", files=sorted({Path(path).name for _, path in changes}))
             self._changed.set()
-            if not self._is_told:
+            if not self._must_stop:
                 self._tell()
 
     async def _watch_signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for _ in signals:
-                if not self._is_told or self._is_stopping:  # a second signal ends the worker at once
+                if not self._must_stop or self._is_stopping:  # a second signal ends the worker at once
                     self._tell()
                 self._is_stopping = True
                 self._changed.set()

@@ -1,4 +1,4 @@
-"""`fairq tenants report`: what a tenant's tasks waited for, and what it did."""
+"""`fairq tenants report`: the causes of a tenant's waiting times, and its history."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PERIODS = {
 
 
 def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> None:
-    """Print what the tasks waited for, as a table, the tenant's share, and what it did in the last hours and days."""
+    """Print the causes of waiting as a table, the tenant's share, and its totals of the last hours and days."""
     report, history = run_with(server, lambda client: _read(client, queue, tenant))
     found = asdict(report)
     if json:

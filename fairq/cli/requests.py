@@ -73,7 +73,7 @@ class Request(Line):
 
 @define
 class Part:
-    """Up to 500 lines whose batches are waited for."""
+    """Up to 500 lines, with a wait for the batch of each."""
 
     unfinished: array[int] = field(factory=lambda: array("Q"))
     ended: Sums = field(factory=Sums)  # of complete batches

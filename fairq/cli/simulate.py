@@ -24,7 +24,7 @@ Of = Annotated[list[str] | None, Parameter(negative=())]
 @Parameter(name="*")
 @frozen
 class Proposed:
-    """What to try, for tenants as TENANT=VALUE (again for another tenant), or for the queue."""
+    """The proposal, for tenants as TENANT=VALUE (again for another tenant), or for the queue."""
 
     weight: Annotated[Of, Parameter(help="A tenant's weight, as acme=4.")] = None
     max_running: Annotated[Of, Parameter(help="Tasks that run at once, as acme=10; 0 or none: any number.")] = None

@@ -2,7 +2,7 @@
 
 Each child has a line to this process (`fairq.io.parentage`). When the child reads its end, this process has ended,
 however it did: then the child stops as at SIGTERM. The child writes a letter when its worker has started, and another
-one when that has done what it was for:
+one when the worker has ended by itself:
 
 | the child | then |
 |---|---|
@@ -65,11 +65,11 @@ class Child:
         return cls(int(number), line)
 
     def tell_started(self) -> None:
-        """Tell the supervisor that this worker has started."""
+        """Report to the supervisor that this worker has started."""
         self._tell(_STARTED)
 
     def tell_ended(self, why: str) -> None:
-        """Tell the supervisor why this worker has ended, if that was its end."""
+        """Report to the supervisor why this worker has ended, if it ended by itself."""
         self._tell(_DONE.get(why, b""))
 
     def _tell(self, letter: bytes) -> None:
@@ -123,7 +123,7 @@ class Supervisor:
                     nursery.start_soon(self._kill_after, KILL_S + (self.grace if is_first else 0))
 
     def _stop(self) -> None:
-        """Tell all children to stop; a second time: at once."""
+        """Ask all children to stop; a second time: at once."""
         number = signal.SIGINT if self._stopping.is_set() else signal.SIGTERM
         self._stopping.set()
         for child in self._children:
@@ -193,7 +193,7 @@ class Supervisor:
         await trio.sleep_forever()
 
     def _read_end(self, ours: socket.socket) -> str:
-        """Return why a child that has ended says that it has done what it was for; empty if it does not say so."""
+        """Return the reason that a child has reported for ending by itself; empty if there is none."""
         with suppress(OSError):
             received = ours.recv(len(_STARTED) + 1)
             self._has_started |= received.startswith(_STARTED)

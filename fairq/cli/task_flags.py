@@ -13,7 +13,7 @@ from fairq.cli.options import Span
 @Parameter(name="*")
 @frozen
 class TaskFlags:
-    """What a command says of a task, or of all tasks of a file or a schedule: the SDK's keyword arguments."""
+    """The options of a command for a task, or for all tasks of a file or a schedule: the SDK's keyword arguments."""
 
     expires_in: Annotated[
         Span | None,

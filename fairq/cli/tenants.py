@@ -41,7 +41,7 @@ _RARE = ("pending", "delayed", "dead", "is_limited", "is_paused", "is_closed")
 
 @tenants.command(name="list")
 def list_(queue: str, *, watch: Watch = False, json: Json = False, server: Server | None = None) -> None:
-    """List the tenants of a queue: counts, and what each was given since it came, contested and free, and its due.
+    """List the tenants of a queue: counts, and since each came its service, contested and free, and its due.
 
     Example: `fairq tenants list emails`
     """

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 EVERY_S = 2.0
 QUEUES, TENANTS, TENANTS_OF_ONE = 8, 5, 10  # in a picture: queues, tenants of each of the first, or of one queue
-_DETAILED = 3  # queues whose tenants are shown
+_DETAILED = 3  # queues that are shown with their tenants
 _RATE_S, _SHARE_S = 60, 300  # periods of rates, and of shares and waiting times
 _QUIET = "no tenant has any tasks yet"
-_LOOKED = 500  # tenants among which those are found whose tasks the history has not counted yet
+_LOOKED = 500  # tenants that are searched for tasks that the history has not counted yet
 _RARE = ("pending", "delayed", "notes")  # columns that are left out where no row has anything
 Once = Annotated[bool, Parameter(negative=(), help="Print it once and exit, as without a terminal.")]
 
@@ -77,7 +77,7 @@ def top(*, queue: str | None = None, once: Once = False, json: Json = False, ser
 
 @define
 class Page:
-    """What is read for one picture after the other: of the busiest queues, or of one."""
+    """The data of each picture: of the busiest queues, or of one queue."""
 
     queue: str | None = None
     _next_at: dict[tuple[str, str], tuple[int, int]] = field(factory=dict, init=False)

@@ -52,11 +52,11 @@ class Batch:
         return await enqueue(self.queue, payloads, ids=ids, tenant=tenant, timeout=timeout, **options)
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Add no more: when all its tasks have ended, the batch is complete."""
+        """Close the batch: it is complete when all its tasks have ended."""
         await self._client.request("close_batch", self._body, timeout=timeout)
 
     async def cancel(self, *, timeout: float | None = None) -> str:
-        """Close the batch and cancel its tasks; those that run are told to stop. Returns its previous state."""
+        """Close the batch, cancel its waiting tasks and stop the running ones. Returns its previous state."""
         return str((await self._client.request("cancel_batch", self._body, timeout=timeout))["previous"])
 
     async def state(self, *, timeout: float | None = None) -> BatchState:
@@ -102,12 +102,12 @@ class Batch:
     async def _not_yet(self, reply: Body, timeout: float | None) -> NotYet:
         """Say how far it is, and why its first task waits, unless it was waited for less than a second."""
         state, first = _state_in(reply), reply.get("waits_for")
-        told = f"batch {self.id} is not complete: {state.ended:,} of {state.total:,} tasks have ended"
+        message = f"batch {self.id} is not complete: {state.ended:,} of {state.total:,} tasks have ended"
         if state.state == "open":
-            told += "; it is open until `close` is called"
+            message += "; it is open until `close` is called"
         if first and (reason := await self._client._why_it_waits(self.queue, first, timeout)):
-            told += f"; task {first}: {reason}"
-        return NotYet(told, field="batch")
+            message += f"; task {first}: {reason}"
+        return NotYet(message, field="batch")
 
 
 def _state_in(reply: Body) -> BatchState:

@@ -1,4 +1,4 @@
-"""What the bodies of the SDK's requests and replies have in common: payloads, names, rows.
+"""Parts of the SDK's requests and replies: payloads, names, rows.
 
 Nothing here waits or knows of connections, so that every runtime shares it.
 """

@@ -1,4 +1,4 @@
-"""What a client needs of its connection: calls to the server, a clock, and waiting."""
+"""A client's interface to its connection: calls to the server, a clock, and waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK for those who enqueue, and for operators, under asyncio and trio."""
+"""The SDK for enqueueing, and for operators, under asyncio and trio."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def _task_of(outcome: str, id: str, queue: str, client: Client) -> EnqueuedTask:
-    """Return the task of an outcome: the new one, or the one that already had its id or holds its dedupe key."""
+    """Return the task of an outcome: the new one, or the existing one with its id or its dedupe key."""
     word, holder, state = lazy.outcomes.read_sent(outcome)
     return EnqueuedTask(
         holder or id, queue, word == "duplicate", client=client, is_replaced=word == "replaced",
@@ -71,7 +71,7 @@ class Client(ScheduleRequests):
     ) -> EnqueuedTask:
         """Enqueue one task; it is durable when this returns. With an `id` of yours a repeated call makes no second.
 
-        `tenant`: whose, for producers; the task's id is then its full one, `<tenant>/<id>`.
+        `tenant`, for producers: the task's tenant; its id is then the full one, `<tenant>/<id>`.
         Raises: BadRequest, TooLarge, QuotaExceeded, StoreFull, Unavailable, OutcomeUnknown.
         """
         ids, max_bytes = None if id is None else [id], self._caller.max_payload_bytes
@@ -130,7 +130,7 @@ class Client(ScheduleRequests):
             by_tenant.setdefault(owner_of(task.id), []).append(n)
         send = self._caller.enqueue
         calls = {tenant: send(queue, [tasks[n] for n in of], deadline) for tenant, of in by_tenant.items()}
-        told = {tenant: call.result for tenant, call in calls.items()}  # filled also by a call that fails later
+        results = {tenant: call.result for tenant, call in calls.items()}  # filled also by a call that fails later
         taken: list[EnqueuedTask | None] = [None] * len(tasks)
         refusals: dict[str, FairqError] = {}
         for tenant, call in calls.items():
@@ -141,7 +141,7 @@ class Client(ScheduleRequests):
                 refusals[tenant] = error
                 done = [
                     _task_of(outcome, task.id, queue, self) if outcome not in (None, "expired") else None
-                    for task, outcome in zip(some, told[tenant], strict=True)
+                    for task, outcome in zip(some, results[tenant], strict=True)
                 ]
             for n, each in zip(by_tenant[tenant], done, strict=True):
                 taken[n] = each
@@ -157,14 +157,14 @@ class Client(ScheduleRequests):
         return EnqueuedTask(id, check_name(queue, "queue"), client=self)
 
     async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[TaskState]:
-        """Read what is known about any number of tasks, a state for each, in their order."""
+        """Read the states of any number of tasks, in their order."""
         found = await self.ask_of_each("tasks", queue, ids, "tasks", timeout=timeout)
         return lazy.bodies.rows(lazy.tasks.TaskState, found)
 
     async def cancel(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[str]:
-        """Cancel any number of tasks: `ok`, `running` (its worker is told to stop) or `gone` (it has ended) for each.
+        """Cancel any number of tasks: `ok`, `running` (its worker is asked to stop) or `gone` (it has ended) for each.
 
-        Repeating it is safe; what the first call cancelled is then `gone`.
+        Repeating it is safe; the tasks that the first call cancelled are then `gone`.
         """
         return await self.ask_of_each("cancel", queue, ids, "outcomes", timeout=timeout)
 
@@ -215,13 +215,13 @@ class Client(ScheduleRequests):
         events: bool = False,
         timeout: float | None = None,
     ) -> Batch:
-        """Open a batch, of which at most `max_running` tasks run at once (0: any number).
+        """Open a batch; at most `max_running` of its tasks run at once (0: any number).
 
         `on_complete`, `on_success` and `on_death` are payloads of tasks that are enqueued once: when it is complete,
         when all its tasks were done, and when the first of them is dead. Each may have a name, of up to 64 bytes, as
         its handler has: `on_complete_name` and so on. With an `id` of yours a repeated call opens no second one.
-        `events`: the feed tells when it is complete; each of its tasks asks for itself. `tenant`: whose, for producers;
-        the batch's id is then its full one.
+        `events`: its completion is an event in the feed; each of its tasks asks for itself. `tenant`, for producers:
+        its tenant; the batch's id is then the full one.
         """
         id = check_batch_id(lazy.bodies.new_id() if id is None else id)
         if tenant is not None:
@@ -248,7 +248,7 @@ class Client(ScheduleRequests):
     ) -> AsyncGenerator[BatchState, None]:
         """List batches, also those that were complete in the last day, in no order; one may come twice.
 
-        `tenant`: whose (an operator's client: all tenants' unless one is named). `state`: only those in this state.
+        `tenant`: its batches only (default, for operators: those of all tenants). `state`: only those in this state.
         """
         body = named(queue, tenant) | {"count": MAX_BATCH}
         if state:
@@ -272,7 +272,7 @@ class Client(ScheduleRequests):
         """Follow the tasks and batches that asked for `events`: `async for`, without an end.
 
         It begins after the event of that id (0: with the oldest that is kept), so a client that keeps the id of
-        the last one that it has handled misses none; ids count up by one. `tenant`: whose, for operators.
+        the last one that it has handled misses none; ids count up by one. `tenant`, for operators: the tenant.
         The iteration raises TooOld if what comes next is not kept any more, BadRequest if there is no event `after`.
         """
         body = named(queue, tenant)  # checks the arguments
@@ -297,9 +297,9 @@ class Client(ScheduleRequests):
     ) -> int:
         """Cancel one's own waiting tasks, all or those that match; returns how many. Running ones go on.
 
-        `older_than`: only tasks that were enqueued so many seconds ago; `error`: only those whose last attempt failed
-        with an error that contains this text. `tenant`: whose, for operators. `timeout`: for each step, of about a
-        second. What is enqueued meanwhile stays. Repeat it after an error: it goes on with what is left.
+        `older_than`: only tasks that were enqueued so many seconds ago; `error`: only those with a last error that
+        contains this text. `tenant`, for operators: the tenant. `timeout`: for each step, of about a second. Tasks
+        enqueued meanwhile stay. Repeat it after an error: it goes on with the rest.
         """
         cancelled = 0
         steps = self.cancelling_all(queue, tenant=tenant, older_than=older_than, error=error, timeout=timeout)
@@ -318,7 +318,7 @@ class Client(ScheduleRequests):
         dry_run: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[CancelProgress, None]:
-        """Do what `cancel_all` does, and yield the progress after each step; `dry_run`: only count."""
+        """As `cancel_all`, but yield the progress after each step; `dry_run`: only count."""
         body = named(queue, tenant) | lazy.options.pack_waiting_filter(older_than, error)
         if check_flag(dry_run, "dry_run"):
             body["dry_run"] = True
@@ -333,7 +333,7 @@ class Client(ScheduleRequests):
             body["cursor"] = so_far.cursor
 
     def dead_letters(self, queue: str) -> DeadLetters:
-        """Return the dead letters of a queue, to list, replay and purge: a tenant's own; everybody's, for operators."""
+        """Return the dead letters of a queue, to list, replay and purge; for operators, of all tenants."""
         from fairq.client.dead_letters import DeadLetters
 
         return DeadLetters(self, check_name(queue, "queue"))

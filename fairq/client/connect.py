@@ -62,9 +62,9 @@ async def _open(steps: ConnectSteps, runtime: Runtime, turn: int) -> Channel:
 
 @define(eq=False)
 class Race:
-    """Connections to one server after the other, begun beside each other until one is open.
+    """Connections to one server after the other, begun while earlier ones are not open yet.
 
-    `failed(target, error)` is told of each that cannot be.
+    `failed(target, error)` is called for each that fails.
     """
 
     servers: Servers

@@ -1,6 +1,6 @@
-"""Dead letters in the SDK: a tenant's own, or everybody's for operators.
+"""Dead letters in the SDK: a tenant's own, or for operators those of all tenants.
 
-A walk over them meets each dead letter that was there when it began once, whatever is replayed or purged meanwhile;
+A walk meets each dead letter that was there when it began once, even if others are replayed or purged meanwhile;
 those that are replayed along the way and die again are beyond its end.
 """
 

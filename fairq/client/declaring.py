@@ -1,4 +1,4 @@
-"""The schedules that an app declares in its code, and how its workers have the service keep them.
+"""The schedules that an app declares in its code: its workers send them to the service.
 
 A worker declares them when it starts and every few seconds after that. So the service knows what code still runs, and
 changes or deletes a schedule only when no worker declares its old form any more (lua/features/schedules.lua). The
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = Log("fairq.worker")
 
 AGAIN_S = 5.0  # a declaration counts for three times as long
-ASK_S = 30.0  # how long an answer is waited for
+ASK_S = 30.0  # how long to wait for an answer
 _FINAL = (BadRequest, Forbidden, TooLarge)  # the code, or the token, is wrong
 _SAID = {
     "created": "schedule created",
@@ -46,12 +46,12 @@ class Declared:
     body: Body
 
     def rows(self, handlers: Mapping[str, QueueHandlers]) -> list[Body]:
-        """Return what is declared, for each tenant. Raises: BadRequest if its tasks would not come to its function."""
+        """Return the declarations, one for each tenant. Raises: BadRequest if tasks would not reach its function."""
         handler = self._handler(handlers)
         named = {"name": self.name, "task_name": self.body.get("task_name") or handler.name}
         if handlers[handler.queue].find(named["task_name"] or self.name) is not handler:
-            told = "give this one a name of its own: @app.schedule(..., schedule=...)"
-            message = f"another handler takes tasks named {self.name!r}, as the schedule is; {told}"
+            remedy = "give this one a name of its own: @app.schedule(..., schedule=...)"
+            message = f"another handler takes tasks named {self.name!r}, as the schedule is; {remedy}"
             raise BadRequest(message, field="schedule")
         return [self.body | named | {"queue": handler.queue, "tenant": tenant} for tenant in self.tenants]
 
@@ -65,12 +65,12 @@ class Declared:
         if len(found) == 1:
             return found[0]
         which = "is a handler several times: give @app.schedule the queue" if found else "is no handler: use @app.task"
-        told = f"schedule {self.name} has no handler of its own: {name_of(self.function)} {which}"
-        raise BadRequest(told, field="queue")
+        message = f"schedule {self.name} has no handler of its own: {name_of(self.function)} {which}"
+        raise BadRequest(message, field="queue")
 
 
 def rows_of(declared: Iterable[Declared], handlers: Mapping[str, QueueHandlers], queues: Iterable[str]) -> list[Body]:
-    """Return what a worker of these queues declares. Raises: BadRequest."""
+    """Return the declarations of a worker of these queues. Raises: BadRequest."""
     mine, found = set(queues), dict[tuple[str, str, str], dict[str, Any]]()
     for row in (row for each in declared for row in each.rows(handlers) if row["queue"] in mine):
         if (place := _place(row)) in found:
@@ -92,11 +92,11 @@ class Declaring:
     driver: Driver[Any]
     is_over: Callable[[], bool]
     fail: Callable[[FairqError], object]
-    _told: dict[tuple[str, str, str], str] = field(factory=dict, init=False)  # the last outcome of each
+    _logged: dict[tuple[str, str, str], str] = field(factory=dict, init=False)  # the last outcome of each
     _trouble: str = field(default="", init=False)  # the code of the last error, until it is over
 
     async def keep(self) -> None:
-        """Declare again and again, as long as there is anything that the app declares, or did."""
+        """Declare again and again, as long as the app has, or had, schedules."""
         goes_on = True
         while goes_on and not self.is_over():
             goes_on = await self.once()
@@ -125,10 +125,10 @@ class Declaring:
 
     def _tell(self, row: Body, outcome: str) -> None:
         place = _place(row)
-        if self._told.get(place) != outcome and outcome != "same":
+        if self._logged.get(place) != outcome and outcome != "same":
             say = log.info if outcome in _QUIET else log.warning
             say(_SAID.get(outcome, "schedule was refused"), **_labels(row), app=self.app, **_why(outcome))
-        self._told[place] = outcome
+        self._logged[place] = outcome
 
 
 def _labels(row: Body) -> Body:

@@ -1,6 +1,6 @@
-"""Watches a driver's connection: beside one that is suspect another is opened, and takes its place if it is gone.
+"""Watches a driver's connection: if it is suspect another one is opened, which replaces it if it is gone.
 
-What that means stands in fairq/wire/suspicion.py. The driver's own task may be waiting for room in the socket.
+fairq/wire/suspicion.py has the rules. The driver's own task may be waiting for room in the socket.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Handlers: how they are run, and what becomes of their task.
+"""Handlers: running them, and settling their tasks.
 
 The worker runs them for the service, `fairq.testing` runs them in memory; both by `perform`.
 """
@@ -44,13 +44,13 @@ ReadBatchResults = Callable[[str, PushedTask, str | None], Awaitable[Any]]
 
 _HAS_NOT_RUN = (CoroutineType, GeneratorType, AsyncGeneratorType, Future)
 _VERDICTS = (Retry, Postpone, Reject)
-_FOUND = (Misfit, NoHandler, TimedOut)  # by the SDK: where is not told
+_FOUND = (Misfit, NoHandler, TimedOut)  # raised by the SDK: the place does not matter
 
 
 def settlement_of(task: PushedTask, error: BaseException) -> Settlement:
-    """Decide what becomes of a lease whose handler raised. Only a final failure keeps its traceback, which costs.
+    """Decide how a lease ends after its handler raised. Only a final failure keeps its traceback, which is costly.
 
-    A verdict that the handler raised has one only if it was raised from something, or beside something else.
+    A verdict that the handler raised has one only if it was raised from another exception, or together with one.
     """
     causes = leaves(error)
     settlement = _verdict_on(task, error, min(map(_as_raised, causes), key=_rank))
@@ -67,7 +67,7 @@ def _as_raised(error: BaseException) -> BaseException:
 
 
 def _rank(cause: BaseException) -> int:
-    """Rank what came in one group: the lowest decides. An error beside it fails a task that would be postponed."""
+    """Rank the exceptions of one group: the lowest decides. Another error fails a task that would be postponed."""
     match cause:
         case Reject() | Misfit():
             return 0
@@ -83,7 +83,7 @@ def _is_bare_verdict(cause: BaseException) -> bool:
 
 
 def _verdict_on(task: PushedTask, error: BaseException, cause: BaseException) -> Settlement:
-    """Decide what becomes of a lease by the cause that ranks first: the one table of failures."""
+    """Decide how a lease ends by the cause that ranks first: the one table of failures."""
     match cause:
         case Retry(delay_ms=delay_ms):
             return Settlement("nack", task.id, task.lease, delay_ms, _reason_of(cause))
@@ -114,7 +114,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def outcome_of(task: PushedTask, settlement: Settlement) -> str:
-    """Say what a settlement makes of its task: `done`, `retry`, `postponed` or `dead`."""
+    """Return the state of a task after a settlement: `done`, `retry`, `postponed` or `dead`."""
     if settlement.action == "ack":
         return "done"
     if settlement.action == "release":
@@ -124,7 +124,7 @@ def outcome_of(task: PushedTask, settlement: Settlement) -> str:
 
 
 def encode_result(task: Task, value: Any) -> bytes:
-    """Write what a handler returned as JSON. Raises: Reject if it cannot be kept."""
+    """Write a handler's result as JSON. Raises: Reject if it cannot be kept."""
     try:
         return encode_payload(value, "result", MAX_RESULT_BYTES)
     except (BadRequest, TooLarge) as error:
@@ -136,9 +136,9 @@ def encode_result(task: Task, value: Any) -> bytes:
 
 
 def _split(raised: BaseException, is_cancelled: bool) -> tuple[BaseException | None, BaseException | None]:
-    """Tell what a handler raised from the worker's end, its cancellation or what a signal raised; one may be None.
+    """Separate a handler's exception from the worker's end, its cancellation or a signal's exception; one may be None.
 
-    All else is the handler's own, whatever its class: a KeyboardInterrupt or a CancelledError too.
+    All other exceptions are the handler's own, even a KeyboardInterrupt or a CancelledError.
     """
 
     def is_end(error: BaseException) -> bool:
@@ -154,7 +154,7 @@ def _split(raised: BaseException, is_cancelled: bool) -> tuple[BaseException | N
 
 
 def _log_failure(task: Task, error: BaseException, settlement: Settlement) -> None:
-    """Log what fails a task, with its traceback if that is the handler's; a verdict is none."""
+    """Log the failure of a task, with its traceback if it is the handler's; a verdict is not a failure."""
     causes, how = leaves(error), dict[str, Any]()
     if all(isinstance(each, _VERDICTS) for each in causes):
         return
@@ -177,14 +177,14 @@ async def perform(
     run_timeout_s: float = inf,
     is_cancelled: Callable[[], bool] = is_cancelled,
 ) -> tuple[Settlement, BaseException | None]:
-    """Run a handler; returns what becomes of its task, and what it raised.
+    """Run a handler; returns the settlement of its task, and the exception that it raised.
 
     Whatever it raised has failed its task, unless the worker's own end came through it: see `_split`. Then that is
     raised, whatever else came with it.
 
-    `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one;
+    `report(queue, pushed, fraction, text)` gets its progress; `enqueue(queue, pushed, target, task)` stores a task;
     `read_results(queue, pushed, cursor)` reads a page of the results of the batch for which it calls back;
-    `run_timeout_s` is the queue's; `is_cancelled()` tells whether the worker is, or has lost this lease.
+    `run_timeout_s` is the queue's; `is_cancelled()` returns whether the worker is, or has lost this lease.
     """
     seen = handler.retries.limit(pushed)
     links = Links(queue, pushed.id, pushed.enqueued_at_ms, partial(enqueue, queue, pushed))
@@ -212,7 +212,7 @@ async def perform(
     except BaseException as raised:
         error: BaseException | None = raised
         end: BaseException | None = None
-        settlement = Settlement("nack", pushed.id, pushed.lease, None, "an error that cannot be told")
+        settlement = Settlement("nack", pushed.id, pushed.lease, None, "an error that cannot be encoded")
         try:
             with bearing_its_own_code():
                 error, end = _split(raised, is_cancelled())

@@ -1,4 +1,4 @@
-"""What a worker's app does when it starts and ends, and around each task."""
+"""The functions that an app registers for a worker's start and end, and around each task."""
 
 from __future__ import annotations
 

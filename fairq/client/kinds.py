@@ -163,6 +163,6 @@ class QueueHandlers:
     async def _refuse(self, task: Any) -> None:
         names = sorted(self.by_name)
         more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-        told = ", ".join(map(repr, names[:_MAX_SHOWN])) + more
+        known = ", ".join(map(repr, names[:_MAX_SHOWN])) + more
         kind = f"for tasks named {task.name!r:.200}" if task.name else "for tasks without a name"
-        raise NoHandler(f"queue {self.queue} has no handler {kind} in this worker; it has handlers for {told}")
+        raise NoHandler(f"queue {self.queue} has no handler {kind} in this worker; it has handlers for {known}")

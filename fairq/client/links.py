@@ -1,4 +1,4 @@
-"""What a handler enqueues: at once, or with the acknowledgement of its task."""
+"""Tasks that a handler enqueues: at once, or with the acknowledgement of its task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def _nowhere(*_: Any) -> str:
 
 @define(eq=False)
 class Links:
-    """What one attempt of a task has enqueued so far.
+    """The tasks that one attempt has enqueued so far.
 
     `queue`, `id` and `enqueued_at_ms` are those of the task, and name it in each attempt: an id that is used again is
     another task, so its links are others too. `enqueue(target, task)` stores a task at once.

@@ -1,7 +1,7 @@
-"""Which event loop async handlers are written for: read from their modules, or seen in how they fail.
+"""The event loop that async handlers are written for, by the imports of their modules or by their errors.
 
 An attempt is for what a task meets in its handler. A fault that every task would meet in this worker is the worker's:
-it gives its tasks back, none of which loses an attempt, and ends.
+An attempt is for what a task meets in its handler. A fault that every task would meet in this worker is the worker's:
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def choose_loop(handlers: Iterable[Handler]) -> Loop:
         if handler.is_async:
             imported |= dict.fromkeys(_loops_in(names_around(handler.function)), handler)
     if len(imported) == 2:
-        told = " and ".join(f"{loop} (as {handler.title} does)" for loop, handler in sorted(imported.items()))
-        raise SettingsError(f"modules of async handlers import {told}: say --loop asyncio or --loop trio", field="loop")
+        both = " and ".join(f"{loop} (as {handler.title} does)" for loop, handler in sorted(imported.items()))
+        raise SettingsError(f"modules of async handlers import {both}: say --loop asyncio or --loop trio", field="loop")
     return "trio" if "trio" in imported else "asyncio"
 
 

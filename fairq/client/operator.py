@@ -1,4 +1,4 @@
-"""The SDK for operators: queues, tenants, limits, workers and tokens, besides all that a client can do."""
+"""The SDK for operators: queues, tenants, limits, workers and tokens, in addition to a client's calls."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class OperatorClient(Client):
             raise NotFound(f"there is no tenant {tenant} in queue {queue}", field="tenant")
 
     async def empty_tenant(self, queue: str, tenant: str) -> None:
-        """Delete what a tenant has: schedules, waiting tasks and dead letters; running tasks go on.
+        """Delete a tenant's schedules, waiting tasks and dead letters; running tasks go on.
 
         Its open batches are closed. They are kept for a day when they are complete, its results and dedupe keys for as
         long as was asked for.
@@ -140,7 +140,7 @@ class OperatorClient(Client):
                 pass
 
     async def repair_queue(self, queue: str) -> Repair:
-        """Rebuild what a queue keeps beside its tasks; returns how many tasks and tenants it has. Raises: NotFound."""
+        """Rebuild a queue's derived data; returns how many tasks and tenants it has. Raises: NotFound."""
         async for step in self.repairing_queue(queue):
             last = step
         return last
@@ -168,9 +168,9 @@ class OperatorClient(Client):
             body["cursor"] = page["cursor"]
 
     async def set_weight(self, queue: str, tenant: str, weight: float, *, if_version: str | None = None) -> float:
-        """Give a tenant a weight (0.001 to 10,000; 1 unless set); returns the one before.
+        """Set a tenant's weight (0.001 to 10,000; 1 by default); returns the previous one.
 
-        `if_version`: only if this is still the version that `tenants` tells. Raises: StaleVersion.
+        `if_version`: only if this is still the version that `tenants` returns. Raises: StaleVersion.
         """
         body = {"queue": queue, "tenant": tenant, "weight": check_weight(weight)} | _based_on(if_version)
         return float((await self.request("set_weight", body))["previous"])
@@ -184,10 +184,10 @@ class OperatorClient(Client):
     async def set_limits(
         self, /, queue: str, tenant: str | None = None, *, if_version: str | None = None, **limits: Unpack[LimitOptions]
     ) -> Limits:
-        """Limit a tenant, or (None) all tenants without such a limit of their own; returns the previous limits.
+        """Set limits of a tenant, or (None) the defaults for all tenants; returns the previous limits.
 
-        0 is no limit; None is the one for all. See `fairq.model.limits.Limits`. `if_version`: only if this is still the
-        version that `limits` tells. Raises: StaleVersion.
+        0: no limit; None: the default for all tenants. See `fairq.model.limits.Limits`. `if_version`: only if this is
+        still the version that `limits` returns. Raises: StaleVersion.
         """
         body = {"queue": queue, "tenant": tenant, "limits": limits} | _based_on(if_version)
         return lazy.bodies.structure((await self.request("set_limits", body))["previous"], lazy.limits.Limits)
@@ -198,7 +198,7 @@ class OperatorClient(Client):
         """Say when a tenant, or (None) the whole queue, is open, such as `mon-fri 8:00-17:00 Europe/Copenhagen`.
 
         An empty text: always. Returns the text before. `if_version`: only if this is still the `hours_version` that
-        `limits` tells. Raises: BadRequest, StaleVersion.
+        `limits` returns. Raises: BadRequest, StaleVersion.
         """
         body = {"queue": queue, "tenant": tenant, "opening_hours": text} | _based_on(if_version)
         return str((await self.request("set_opening_hours", body))["previous"])
@@ -212,7 +212,7 @@ class OperatorClient(Client):
         return _was(await self.request("set_paused", named(queue, tenant) | {"paused": False}))
 
     async def report(self, queue: str, tenant: str) -> Report:
-        """Read what a tenant's tasks waited for in the last minutes, at all servers with workers, and its share."""
+        """Read for what a tenant's tasks waited in the last minutes, at all servers with workers, and its share."""
         return lazy.bodies.structure(
             (await self.request("report", named(queue, tenant)))["report"], lazy.waiting.Report
         )
@@ -220,7 +220,7 @@ class OperatorClient(Client):
     async def history(
         self, queue: str, period: Period = "1h", *, tenants: Sequence[str] | None = None, since_ms: int = 0
     ) -> History:
-        """Read what happened in a queue, at all servers, in the last `1h` (by 10 s), `24h` (1 min) or `14d` (15 min).
+        """Read a queue's history, of all servers, for the last `1h` (by 10 s), `24h` (1 min) or `14d` (15 min).
 
         `tenants`: up to 20 names; None: the ten with the most service. One row more sums up the others; its name is
         empty. `since_ms`: only intervals that begin then or later. A queue without history has no intervals.
@@ -233,7 +233,7 @@ class OperatorClient(Client):
     async def add_webhook(
         self, queue: str, url: str, *, name: str = "", fan_out: bool = False, secrets: Sequence[str] = ()
     ) -> str:
-        """Have tasks posted to a URL: all of a queue, or those of one name; returns `created`, `changed` or `same`.
+        """Post tasks to a URL: all of a queue, or those of one name; returns `created`, `changed` or `same`.
 
         `fan_out`: each of these tasks is copied for it when it is taken. `secrets` sign the requests, the newest first;
         none: the worker's. Raises: BadRequest, TooLarge, StoreFull.
@@ -292,7 +292,7 @@ class OperatorClient(Client):
         return lazy.bodies.structure(await self.request("attempts", body), lazy.attempts.Attempts)
 
     async def drain_worker(self, worker: str) -> int:
-        """Have the workers of a name finish the tasks that run, and end; returns how many there are."""
+        """Let the workers of a name finish their running tasks, and end; returns how many there are."""
         return int((await self.request("drain_worker", {"worker": worker}))["workers"])
 
     async def create_token(self, record: TokenRecord, *, expires_in_ms: int | None = None) -> None:
@@ -324,7 +324,7 @@ class OperatorClient(Client):
     ) -> AuditPage:
         """Read changes by operators that match, the newest first; `cursor` goes on with the page before in time.
 
-        `by_tenants`: what tenants and producers have set instead. `after`: the `newest` of an earlier page; reads those
+        `by_tenants`: those by tenants and producers instead. `after`: the `newest` of an earlier page; reads those
         that have ended since, the oldest first. `since_ms`: a time. The newest 10,000 or so are kept.
         """
         lazy.rules.check_fields(lazy.audit.AuditFilter(token, verb, queue, tenant, since_ms))

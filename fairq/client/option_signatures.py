@@ -17,11 +17,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def lists_options(method: F) -> F:
     """Write out the last parameter of a method, `**name: Unpack[Table]`, in its signature and docstring."""
-    shown, told = signature(method), [cleandoc(method.__doc__ or ""), "", "Options:"]
+    shown, doc = signature(method), [cleandoc(method.__doc__ or ""), "", "Options:"]
     *own, table = shown.parameters.values()
     listed, meanings = _listed(table.annotation.removeprefix("Unpack[").removesuffix("]"))
     method.__signature__ = shown.replace(parameters=[*own, *listed])  # type: ignore[attr-defined]
-    method.__doc__ = "\n".join([*told, *meanings])
+    method.__doc__ = "\n".join([*doc, *meanings])
     return method
 
 

@@ -1,4 +1,4 @@
-"""How a client sends requests, whatever they ask."""
+"""How a client sends requests of any kind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def named(queue: str, tenant: str | None = None) -> Body:
 
 @define(eq=False)
 class Requests:
-    """Sends requests, and waits for what takes longer than one of them."""
+    """Sends requests, and repeats those that wait for longer than one request."""
 
     _caller: Caller = field(repr=False)
     timeout: float = DEFAULT_TIMEOUT

@@ -1,4 +1,4 @@
-"""What a handler says of its tasks' attempts: how many, and the waits between them."""
+"""A handler's rules for its tasks' attempts: how many, and the waits between them."""
 
 from __future__ import annotations
 

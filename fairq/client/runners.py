@@ -73,8 +73,8 @@ class Runners:
     in_doubt: deque[Waiting] = field(factory=deque, init=False)  # they wait until their leases are renewed
     running: dict[tuple[str, str, int], Running] = field(factory=dict, init=False)
     cancelled: dict[tuple[str, str, int], str] = field(factory=dict, init=False)  # of `running`: `lost` or `cancelled`
-    settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # what is told of the answer
-    run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
+    settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # called with the answer
+    run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the last ones received
 
     def __attrs_post_init__(self) -> None:
         self._line = self.runtime.make_lot()

@@ -1,4 +1,4 @@
-"""Schedules: tasks that are enqueued again and again."""
+"""Schedules: tasks that are enqueued at set times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def terms_of(
     payload: Any, cron: str | None, zone: str | None, every: Seconds | None, misfire: str, options: TaskOptions
 ) -> Body:
-    """Check what a schedule is, as far as that needs no server; returns fields of its frame. Raises: BadRequest."""
+    """Check the terms of a schedule that need no server; returns fields of its frame. Raises: BadRequest."""
     text = lazy.bodies.encode_payload(payload, max_bytes=MAX_INLINE_BYTES)
     asked = lazy.options.scheduled_options(options)
     if options.get("dedupe_payload"):
@@ -54,13 +54,13 @@ class ScheduleRequests(Requests):
         timeout: float | None = None,
         **options: Unpack[TaskOptions],
     ) -> list[datetime]:
-        """Enqueue a task again and again, or change how; returns the next three fires. The same again changes nothing.
+        """Create or change a schedule; returns the next three fires. The same call again changes nothing.
 
         `cron`: five fields, read in the time zone (`Europe/Copenhagen`; None: UTC), or `every`: seconds. `misfire`:
-        what becomes of fires when the service was down: `skip` them, or make up for all of them `once`. A task's
+        how to handle fires while the service was down: `skip` them, or make up for all of them `once`. A task's
         `start_at` is the time of its fire; options that say another one are refused, and so is a batch. With a
         `dedupe_key` a fire makes no task while that of an earlier one is not done. Its tasks are named as it is, unless
-        `name` says otherwise. `tenant`: whose, for operators and producers; so in the other calls.
+        `name` says otherwise. `tenant`, for operators and producers: its tenant, as in the other calls.
 
         Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
         """

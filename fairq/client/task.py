@@ -1,4 +1,4 @@
-"""What a handler gets, and what it may raise to decide what becomes of its task."""
+"""The argument of a handler, and the exceptions with which it settles its task."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def _moment(ms: int | None) -> datetime | None:
 
 @frozen(slots=False)  # a dict is filled faster
 class Task(Generic[P]):
-    """What a handler gets. `payload` is the decoded JSON value; `attempt` counts up from 1 with every lease.
+    """The argument of a handler. `payload` is the decoded JSON value; `attempt` counts up from 1 with every lease.
 
-    A failure of attempt `max_attempts` is final; 0: of none. Where a handler is annotated `Task[Welcome]`, the payload
-    is made a `Welcome`: an attrs class, dataclass or TypedDict. The task of a payload that does not fit is rejected;
+    A failure of attempt `max_attempts` is final (0: no limit). If a handler is annotated `Task[Welcome]`, the payload
+    becomes a `Welcome`: an attrs class, dataclass or TypedDict. The task of a payload that does not fit is rejected;
     keys that the class does not have are ignored.
     """
 
@@ -101,7 +101,7 @@ class Task(Generic[P]):
 
     @_in_event_loop
     async def progress(self, fraction: float, text: str = "") -> None:
-        """Say how far the handler has come, 0 to 1; `EnqueuedTask.state` tells it while the handler runs.
+        """Report the handler's progress, 0 to 1; `EnqueuedTask.state` returns it while the handler runs.
 
         As often as you like: at most once a second the newest is sent. From a thread: `anyio.from_thread.run`.
         """
@@ -127,7 +127,7 @@ class Task(Generic[P]):
 
     @lists_options
     def then(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
-        """Have a task enqueued for the same tenant if this attempt succeeds, and only then; returns its id.
+        """Enqueue a task for the same tenant if this attempt succeeds, and only then; returns its id.
 
         In this queue it is stored in the same step as the acknowledgement: neither without the other. In another one it
         is enqueued just before; it may be there though this task runs again, and then is not enqueued twice (see

@@ -48,11 +48,11 @@ class EnqueuedTask:
         return (await self._client.tasks(self.queue, [self.id]))[0]
 
     async def cancel(self) -> str:
-        """Cancel it: `ok`, `running` (its worker is told to stop) or `gone` (it has ended)."""
+        """Cancel it: `ok`, `running` (its worker is asked to stop) or `gone` (it has ended)."""
         return (await self._client.cancel(self.queue, [self.id]))[0]
 
     async def result(self, kind: type[T] | None = None, *, timeout: float | None = None) -> T:
-        """Wait for what its handler returned, across reconnects; it must have been enqueued with `result_ttl`.
+        """Wait for its handler's result, across reconnects; it must have been enqueued with `result_ttl`.
 
         With a `kind`, such as `int`, `list[str]` or a class as of `Task[Welcome]`, it is made one of that type.
         Raises: TaskFailed (it is dead or was cancelled), NoResult (at once, if it was enqueued here without), NotYet

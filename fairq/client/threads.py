@@ -46,7 +46,7 @@ class Threads:
 
     @property
     def abandoned(self) -> int:
-        """The number of threads whose function still runs, though no one waits for it."""
+        """The number of threads with a function that still runs, though no task waits for it."""
         return len(self._abandoned)
 
     def names_of_abandoned(self) -> list[str]:
@@ -81,7 +81,7 @@ class Threads:
         else:
             await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._unlimited)
 
-    def _told(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         return {"count": self.abandoned, "functions": self.names_of_abandoned()[:_MAX_SHOWN]}
 
     def close(self) -> None:
@@ -89,14 +89,14 @@ class Threads:
         if self._daemons is not None:
             self._daemons.close()
         if self._abandoned:
-            log.warning("plain functions still run in abandoned threads; they end with the process", **self._told())
+            log.warning("plain functions still run in abandoned threads; they end with the process", **self._fields())
 
     def abandon(self, run: _Run) -> None:
         """Count a thread as abandoned until its function returns."""
         self._abandoned.add(run)
         self.changed()
         if self.abandoned == self.most:
-            log.error("abandoned threads keep all slots: no task is taken until one ends", **self._told())
+            log.error("abandoned threads keep all slots: no task is taken until one ends", **self._fields())
 
     def place_free(self, run: _Run) -> None:
         """Give a thread's place to the next one."""
@@ -110,7 +110,7 @@ class Threads:
 class _Run:
     """One call of a function in a thread: it has its place until the function returns, or is left and never begins.
 
-    It keeps what became of the call: trio's threads refuse some results, and die of some errors.
+    It keeps the result of the call: trio's threads refuse some results, and die of some errors.
     """
 
     threads: Threads
@@ -142,7 +142,7 @@ class _Run:
             self.threads.place_free(self)
 
     def left(self) -> None:
-        """Note that no one waits for the function: its caller was cancelled."""
+        """Record that the caller was cancelled and no longer waits for the function."""
         self._is_left = True  # first: a thread that begins or fails now sees it, or else it has begun or failed
         if self.error is not None:
             let_frames_go(self.error)

@@ -1,6 +1,6 @@
 """Typed payloads: a handler that is annotated `Task[Welcome]` gets a `Welcome` as its task's payload.
 
-cattrs makes it, of an attrs class, dataclass, TypedDict, or anything else that it can make of JSON. Nothing is
+cattrs makes it: an attrs class, dataclass, TypedDict, or anything else that it can make from JSON. Nothing is
 coerced: text is no number, and a list is no object. Keys that a class does not have are ignored, so that producers may
 send a new field while older workers still run.
 
@@ -50,8 +50,8 @@ class PayloadType:
         except Exception as error:  # of the class's own code too
             errors = errors_in(error, self.of)
         more = f", and {len(errors) - _MAX_SHOWN} more" if len(errors) > _MAX_SHOWN else ""
-        told = "; ".join(errors[:_MAX_SHOWN]) + more
-        raise Misfit(f"the {self.of} is not {type_name(self.kind)}: {told}"[:MAX_ERROR_CHARS])
+        found = "; ".join(errors[:_MAX_SHOWN]) + more
+        raise Misfit(f"the {self.of} is not {type_name(self.kind)}: {found}"[:MAX_ERROR_CHARS])
 
 
 def type_name(kind: Any) -> str:

@@ -1,4 +1,4 @@
-"""The SDK for those who do the work, under asyncio and trio."""
+"""The SDK for workers, under asyncio and trio."""
 
 from __future__ import annotations
 
@@ -146,10 +146,10 @@ class Worker:
         misfire: str = "skip",
         **options: Unpack[TaskOptions],
     ) -> Callable[[F], F]:
-        """Declare a schedule whose tasks run this handler: as `Client.schedule`, for one tenant or each of several.
+        """Declare a schedule for this handler: as `Client.schedule`, for one tenant or each of several.
 
         The schedule is named as the function, unless `schedule` says otherwise. `queue`: of a function that is the
-        handler of several. Workers put the schedule when they start. A worker whose code has another form of it, or
+        handler of several. Workers put the schedule when they start. A worker with another form of it in its code, or
         none, changes or deletes it once no worker of the `app` has declared the old form for 15 seconds. Schedules
         made by hand, or by another app, stay. The worker's token names the tenants: `fairq tokens create worker
         --tenant`.
@@ -261,7 +261,7 @@ class Worker:
         return self._run.runners.tell_running() if hasattr(self, "_run") else 0
 
     def stop(self) -> None:
-        """Take no more tasks; `run` returns when those held are settled, and at once if it has not begun."""
+        """Take no more tasks; `run` returns when the held tasks are settled, and at once if it has not begun."""
         if hasattr(self, "_run"):
             self._run.stop("stopped")
         else:

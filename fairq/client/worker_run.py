@@ -99,7 +99,7 @@ class WorkerRun:
 
     async def run(self, burst: bool, task_status: TaskStatus[None] | None) -> None:
         """Do what `Worker.run` says."""
-        if self.is_stopping:  # it was told to stop first
+        if self.is_stopping:  # `stop` was called first
             self.threads.close()
             if task_status is not None:
                 task_status.started()

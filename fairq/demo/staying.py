@@ -22,7 +22,7 @@ from fairq.errors import SettingsError
 
 FOLDER = Path("fairq-demo")
 _MARKS = (HANDLERS, str(FOLDER.absolute()))  # one of them stands in the command line of each process
-PORT = urlsplit(DEFAULT_URL).port or 0  # the usual one, and those beside it
+PORT = urlsplit(DEFAULT_URL).port or 0  # the usual one; the next two are used as well
 _NOTE = "processes.json"  # name -> process id, in the order in which they are ended
 
 

@@ -82,7 +82,7 @@ def print_summary(console: Console, report: Report, next_steps: str = "") -> Non
         highlight=False,
     )
     console.print(
-        "The tenants: their waiting times beside the flood, and, when every tenant has a backlog, the share of the "
+        "The tenants: their waiting times during the flood, and, when every tenant has a backlog, the share of the "
         "workers' time that their weight entitles them to and the share they were delivered.",
         highlight=False,
     )

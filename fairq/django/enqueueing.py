@@ -1,4 +1,4 @@
-"""Enqueues what a transaction decides: once it has been committed, or by a row that is committed with it."""
+"""Enqueues tasks of a transaction: after it has been committed, or by a row that is committed with it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _checked(queue: str, payload: Any, id: str | None, tenant: str | None, optio
 
 
 def _from_now(task: NewTask) -> NewTask:
-    """Return a task whose times are moments: it may wait for the relay."""
+    """Return a task with absolute times: it may wait for the relay."""
     now_ms = time.time_ns() // 1_000_000
     if task.delay_ms:
         task = task._replace(delay_ms=0, start_at_ms=now_ms + task.delay_ms)

@@ -1,6 +1,6 @@
 """Enqueues the tasks of the outbox, and deletes each one's row when the service has it.
 
-The rows are locked meanwhile: relays beside each other read different ones. One that is killed before it has deleted a
+The rows are locked meanwhile: several relays read different ones. One that is killed before it has deleted a
 row leaves it to the next, which enqueues it under the same id: that is still one task, as long as the queue knows it.
 """
 

@@ -1,4 +1,4 @@
-"""A process that is forked off beside a worker has nothing of the worker's.
+"""Keeps the resources of a worker out of processes that are forked from it.
 
 A handler is a program of its own: it may call os.fork, use multiprocessing with its pools, or run another program with
 a `preexec_fn`. Its child begins as a copy of the whole process. So at the beginning of each child:
@@ -7,7 +7,7 @@ a `preexec_fn`. Its child begins as a copy of the whole process. So at the begin
 |---|---|
 | handlers of signals, those of its event loop too | what the program had set before, else as in any new process |
 | file by which signals wake its event loop | none |
-| files: connections, that of its event loop, that to a supervisor | /dev/null; the other side is told nothing |
+| files: connections, that of its event loop, that to a supervisor | /dev/null; nothing is sent to the other side |
 | event loop | ended: the child ends where it would take its next turn |
 
 Signals that come meanwhile wait, so a child obeys one that its parent sends at once.

@@ -1,4 +1,4 @@
-"""How a runner is cancelled whose handler may swallow that.
+"""Cancelling a runner with a handler that may swallow the cancellation.
 
 What is cancelled is cancelled again and again until it ends: by anyio at each turn of asyncio's loop, by trio at each
 `await`. A handler that goes on all the same keeps a processor busy. So after FIRST_S that is slowed down:
@@ -77,7 +77,7 @@ class Patience:
             self._due_at = self._alarm.deadline = moment
 
     async def watch(self) -> None:
-        """Wait for the runner's end, in a task beside it. Cancelled: the runner is."""
+        """Wait for the runner's end, in another task. Cancelled: the runner is cancelled too."""
         cancelled: BaseException | None = None
         try:
             while True:

@@ -4,7 +4,7 @@ This process owns the embedded store, if there is one, and the children serve: e
 port (the kernel gives every connection to one of them) and the store, as servers on several machines would. Each child
 must begin to serve once. One that ends later is started again, until it serves. A signal to this process drains all.
 Each child waits for the end of its line (`fairq.io.parentage`): then this process has ended, and the child drains and
-ends too. Each child tells its metrics at a port of its own: what one has counted says nothing of the others.
+ends too. Each child serves its metrics at a port of its own: its counts do not include the others'.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHILD = "FAIRQ_CHILD"  # the variable that tells a child its line
 READY = b"ready\n"  # printed by a child when it serves
 RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
 STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
-UNFIT = 2  # the exit code of a child that has served, and whose store's data is not for it any more
+UNFIT = 2  # the exit code of a child that has served, and cannot use the store's data any more
 KILL_S = 10.0  # beyond the grace, before a child is killed
 
 
@@ -130,7 +130,7 @@ class Fleet:
                 raise
 
     async def stop(self) -> None:
-        """Tell all children to drain and end; kill those that do not within the grace plus KILL_S."""
+        """Ask all children to drain and end; kill those that do not within the grace plus KILL_S."""
         self._stopping.set()
         for child in self._children:
             child.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The log of what tenants and strangers cause: lines have a rate, so that nobody fills the disk."""
+"""The log of events that tenants and strangers cause: lines have a rate limit, so that they cannot fill the disk."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _LOOPBACK, _EVERYWHERE = "127.0.0.1", {"", "0.0.0.0", "::"}
 _LEVELS = ("debug", "info", "warning", "error")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _MAX_PORT = 65_535
-_ROOM_BYTES = 1 << 20  # of a message beside its longest payload
+_ROOM_BYTES = 1 << 20  # of a message, in addition to its longest payload
 _RANGES = (
     *((name, 0, _MAX_PORT, f"0 to {_MAX_PORT}") for name in ("port", "http_port", "admin_port", "metrics_port")),
     ("store_timeout", 0.001, 3_600, "over 0 and at most 3600 seconds"),
@@ -181,7 +181,7 @@ class Settings:
         return _is_loopback(self.metrics_host or self.admin_host or _LOOPBACK)
 
     def with_all_for_dev(self) -> Settings:
-        """Return the settings with both HTTP listeners on if they are for development: at their ports beside 7700.
+        """Return the settings with both HTTP listeners on if they are for development: at the ports next to 7700.
 
         Beside another port they take free ones, which the line that says `serving` tells.
         """

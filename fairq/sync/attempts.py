@@ -1,4 +1,4 @@
-"""Connections that threads open, one beside the other until one is open (fairq/client/connect_steps.py says why)."""
+"""Connections that threads open at the same time, until one is open (fairq/client/connect_steps.py says why)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Attempts:
         self._fail(error)
 
     def add(self, transport: Transport) -> None:
-        """Connect to a server whose address is known; `proceed` takes the first step."""
+        """Connect to a server at a known address; `proceed` takes the first step."""
         self._missing -= 1
         self.opening.append(transport)
 
@@ -77,7 +77,7 @@ class Attempts:
         self.failed(error)
 
     def suspect(self, session: ClientSession, transport: Transport, now: float) -> None:
-        """Look at the driver's connection, and race beside one that is suspect. Raises: Disconnected if it is gone."""
+        """Look at the driver's connection, and start a race if it is suspect. Raises: Disconnected if it is gone."""
         suspicion = session.suspicion
         suspicion.heard_at = max(suspicion.heard_at, transport.heard_at)
         if session.suspect(now) and transport.channel:
@@ -105,7 +105,7 @@ class Attempts:
         self.abandon()
 
     def abandon(self) -> None:
-        """End the race in a process that was forked off; the servers are not told."""
+        """End the race in a forked process, without sending anything to the servers."""
         for transport in (self.open, *self.opening):
             if transport:
                 transport.abandon()

@@ -1,7 +1,7 @@
 """The driver of a client session for threads: a thread that waits for a call does the I/O for all that wait.
 
 There is no thread and no event loop behind it. Of the threads that wait for calls one *leads*: it waits for the
-socket, connects again, keeps the session's deadlines, and wakes the threads whose calls are done. When its own call is
+socket, connects again, keeps the session's deadlines, and wakes the threads with finished calls. When its own call is
 done, the next thread of the line leads. So calls of many threads share frames, as those of many async tasks do.
 
 While no thread waits nothing is read and no heartbeat is sent. The server then ends the connection after TIMEOUT_S, and
@@ -69,7 +69,7 @@ class Driver:
     _threads: set[int] = field(factory=set, init=False)  # those inside `wait`
     _alarm: Alarm = field(factory=Alarm, init=False)
     _transport: Transport | None = field(default=None, init=False)  # an open one
-    _attempts: Attempts = field(init=False)  # to open one, or another beside one that is suspect
+    _attempts: Attempts = field(init=False)  # to open one, or another while one is suspect
     _leader: Place | None = field(default=None, init=False)  # the thread that leads
     _line: dict[Place, None] = field(factory=dict, init=False)  # those that wait
     _sleeps_until: float = field(default=inf, init=False)  # until then the leader does, unless the alarm rings

@@ -76,7 +76,7 @@ class _Followed(Model):
 
 @define(eq=False)
 class MemoryQueue:
-    """The tasks of one queue, of which so many run at once. Time does not go back; leases have no end."""
+    """The tasks of one queue; `slots` of them run at once. Time does not go back; leases do not expire."""
 
     settings: QueueSettings
     slots: int
@@ -96,7 +96,7 @@ class MemoryQueue:
         return iter(self.rng.random, None)
 
     def enqueue(self, now: int, tenant: str, tasks: Sequence[NewTask]) -> list[str]:
-        """Store tasks, whose ids are full ones, all or none. Raises: NotFound, BatchClosed, QuotaExceeded."""
+        """Store tasks with full ids, all or none. Raises: NotFound, BatchClosed, QuotaExceeded."""
         with self._giving(tenant, tasks) as given:
             outcomes = self.model.enqueue(now, tenant, given)
         return _accepted(outcomes)

@@ -50,7 +50,7 @@ async def _open_tasks() -> AsyncIterator[TaskGroup]:
 
 @define(eq=False)
 class Memory:
-    """The queues, and a worker whose handlers run in `run_until` only."""
+    """The queues, and a worker that runs handlers only in `run_until`."""
 
     worker: Worker
     settings: Mapping[str, QueueSettings]

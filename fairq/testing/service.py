@@ -70,15 +70,15 @@ class TrackedTask(EnqueuedTask):
         return tuple(self._record.progress)
 
     def __repr__(self) -> str:
-        told = {name: getattr(self, name) for name in ("outcome", "attempts", "reason", "error")}
-        shown = "".join(f", {name}={value!r}" for name, value in told.items() if value not in ("", 0))
+        values = {name: getattr(self, name) for name in ("outcome", "attempts", "reason", "error")}
+        shown = "".join(f", {name}={value!r}" for name, value in values.items() if value not in ("", 0))
         return f"TrackedTask({self.queue!r}, {self.id!r}{shown})"
 
 
 def _returning(
     kind: type[W], method: Callable[Concatenate[Any, P], Awaitable[object]]
 ) -> Callable[[object], Callable[Concatenate[Any, P], Coroutine[Any, Any, W]]]:
-    """Decorate a name that stands for a method: type checkers are told what it returns here."""
+    """Decorate a name that stands for a method: the annotation here says what it returns."""
     return lambda _: method  # type: ignore[return-value]
 
 

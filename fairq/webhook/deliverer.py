@@ -38,7 +38,7 @@ MAX_IDLE = 100  # idle connections kept for later requests
 MAX_TIMEOUT_S = 3_600.0
 MAX_LOOKUPS = 1_000  # threads: an abandoned lookup keeps its own until the system's resolver gives up
 MAX_CAUSE_CHARS = 500
-ROOM_S = 5.0  # how long a task waits whose copies have no room, if the server does not say
+ROOM_S = 5.0  # how long a task waits if its copies have no room and the server names no time
 _PLAIN_CHARS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")  # of a header: they stand for themselves
 _END_SPACE = re.compile(r"\A | \Z")  # HTTP takes spaces at the ends of a header for none of its text
 USER_AGENT = f"fairq/{version('fairq')} webhook-worker"
@@ -53,7 +53,7 @@ class Target:
 
 
 Find = Callable[[Task], Target | Verdict]  # where a task is posted to, or what becomes of it if nowhere
-Others = Callable[[Task], Sequence[str]]  # the webhooks beside that one, by id, each of which gets a copy of the task
+Others = Callable[[Task], Sequence[str]]  # the other webhooks, by id: each gets a copy of the task
 
 
 @frozen

@@ -48,8 +48,8 @@ class Policy:
 
 def log_webhook(queue: str, webhook: Webhook, target: Target | str) -> None:
     """Log whether tasks are posted to a webhook. The URL's query is left out: it may hold a secret."""
-    told = {"webhook": webhook.id, "name": webhook.name, "fan_out": webhook.has_fan_out}
-    line = log.bind(queue=queue, url=webhook.url.partition("?")[0], **{name: it for name, it in told.items() if it})
+    fields = {"webhook": webhook.id, "name": webhook.name, "fan_out": webhook.has_fan_out}
+    line = log.bind(queue=queue, url=webhook.url.partition("?")[0], **{name: it for name, it in fields.items() if it})
     if isinstance(target, str):
         line.error("webhook not served", reason=target)
         return
@@ -109,7 +109,7 @@ class Registrations:
         return Verdict("postponed", reason=f"webhook {webhook.id} {reason}", delay=delay)
 
     def others(self, task: Task) -> list[str]:
-        """Return the webhooks with fan-out, by id, that take a task beside the one that it is posted to."""
+        """Return the other webhooks with fan-out, by id, that take a task."""
         own = choose(self.webhooks or (), task.name, task.webhook)
         if own is None or task.webhook:  # a copy is not copied again
             return []

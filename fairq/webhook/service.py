@@ -34,15 +34,15 @@ ANSWER_S = 5.0  # how long one look may take
 class WebhookService:
     """One worker per queue, attached while the queue has a webhook that is not paused.
 
-    So the tasks of a queue whose webhooks are all paused stay where they are.
+    So if all webhooks of a queue are paused, its tasks stay where they are.
     """
 
     client: Client = field(repr=False)
     workers: Mapping[str, Worker]  # by queue
     registrations: Mapping[str, Registrations]
     _stopping: trio.Event = field(factory=trio.Event, init=False)
-    _working: set[str] = field(factory=set, init=False)  # queues whose worker runs
-    _leaving: set[str] = field(factory=set, init=False)  # those of them whose worker takes no more tasks
+    _working: set[str] = field(factory=set, init=False)  # queues with a running worker
+    _leaving: set[str] = field(factory=set, init=False)  # those of them with a worker that takes no more tasks
     _ended: set[str] = field(factory=set, init=False)  # served no more: stopped, drained, or their burst is over
 
     async def run(self, *, burst: bool = False, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

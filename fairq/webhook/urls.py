@@ -151,7 +151,7 @@ class UrlTemplate:
         return TENANT in self.host or TENANT in self.target
 
     def check_address(self, rules: AddressRules) -> None:
-        """Refuse a URL whose host is an address that the rules refuse. Raises: SettingsError."""
+        """Refuse a URL with an address as host that the rules refuse. Raises: SettingsError."""
         if TENANT not in self.host and is_address(self.host):
             try:
                 rules.check(self.host, "url")

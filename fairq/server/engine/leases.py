@@ -1,4 +1,4 @@
-"""The leases of one server's workers: whose account each is on, and what becomes of a lease whose worker has gone."""
+"""The leases of one server's workers: the account of each, and the end of leases when their worker has gone."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Leases:
     nursery: trio.Nursery
     queues: Queues
     owners: dict[TaskKey, Connection] = field(factory=dict, init=False)
-    kept: set[Connection] = field(factory=set, init=False)  # broken connections whose leases may be brought to new ones
-    reconnects: Rate = field(factory=lambda: Rate(RECONNECTS_PER_S, 1), init=False)  # of workers whose connection broke
+    kept: set[Connection] = field(factory=set, init=False)  # broken connections with leases to be brought
+    reconnects: Rate = field(factory=lambda: Rate(RECONNECTS_PER_S, 1), init=False)  # of broken connections
     is_draining: bool = field(default=False, init=False)
     ended: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # woken as connections end
 
@@ -138,7 +138,7 @@ class Leases:
         connection.unlink()
 
     def _action_of(self, connection: Connection) -> Action:
-        """Return how the leases of a connection end: only a broken one whose worker is not back says that it died."""
+        """Return how the leases of a connection end: its worker died if the connection broke and it is not back."""
         if self.is_draining:
             return "release"
         if not connection.is_broken or connection.is_back:

@@ -28,7 +28,7 @@ class Watch:
     _woken: trio.Event = field(factory=trio.Event, init=False)
 
     def hear(self, message: str) -> None:
-        """Note a message; an empty one stands for all."""
+        """Handle a message; an empty one stands for all."""
         if message:
             self.heard.add(message)
         else:

@@ -27,7 +27,7 @@ from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
-MAX_UNMADE = 100  # queues that do not exist yet, for whose messages one tenant or token waits
+MAX_UNMADE = 100  # queues of one tenant or token that it waits for before they exist
 LATER_MS = 250  # after which servers that were not notified first look too
 _FORGET_S = 30.0  # between checks for queues without workers and waiting requests
 
@@ -122,7 +122,7 @@ class Queues:
                 del self.long_polls[queue]
 
     def notify(self, queue: str) -> None:
-        """Note that there may be ready tasks in a queue."""
+        """Wake a queue's dispatcher: there may be ready tasks."""
         if queue in self.dispatchers:
             self.dispatchers[queue].notify()
 
@@ -178,7 +178,7 @@ class Queues:
             self.dispatchers[queue].notify()
 
     def _wake_waiting(self, pool: Pool, connection: Connection) -> None:
-        """Have tasks that wait to run alone look at a worker of several queues."""
+        """Offer a worker of several queues to tasks that wait to run alone."""
         if not connection.account.held:
             for queue in pool.queues:
                 self.dispatchers[queue].wake_waiting(connection)

@@ -73,7 +73,7 @@ class Capacity:
         """Divide `tasks` among workers, as evenly as their room allows; those with a share move to the line's end."""
         line, left = sorted(self._with_room(tasks), key=_room_of), tasks
         shares: dict[Worker, int] = {}
-        for n, (worker, room) in enumerate(line):  # who has least room first: the others take what it cannot
+        for n, (worker, room) in enumerate(line):  # the least room first: the others take the rest
             shares[worker] = share = min(room, -(-left // (len(line) - n)))
             left -= share
         for worker in shares:
@@ -200,7 +200,7 @@ class QueueCapacity:
         return next((idle for pool in (self.own, *self.shared) if (idle := pool.find_idle())), None)
 
     def freed(self, shares: Mapping[Worker, int]) -> None:
-        """Note that places are reserved no longer, and offer those that are free to all queues of their workers."""
+        """Release reserved places, and offer the free ones to all queues of their workers."""
         for worker in shares:
             if worker.account.free:
                 self.changed(worker)

@@ -3,7 +3,7 @@
     BUSY -- step --> WAITING -- leave --> CLAIMING -- answered, failed --> BUSY
                                           CLAIMING -- lost --> IN_DOUBT -- leave --> CLAIMING
 
-A claim whose answer was lost may have been carried out: in doubt, the same claim is sent again before anything else.
+If the answer to a claim is lost, it may have been carried out: the same claim is sent again before anything else.
 
 Claims are paced: the first leaves at once, but the next waits as long as this one took (at least PACE_S), or until half
 of all credit, or MOST_TASKS of it, is free. So under load one call moves many tasks. Without the pace each
@@ -36,16 +36,16 @@ def _most(offered: int) -> int:
 
 
 class Phase(Enum):
-    """What the dispatcher of a queue does."""
+    """The phases of a queue's dispatcher."""
 
-    BUSY = auto()  # it starts, hands out what it has claimed, or rests after a failure
+    BUSY = auto()  # it starts, hands out claimed tasks, or rests after a failure
     WAITING = auto()  # for work, credit or the pace
     CLAIMING = auto()
     IN_DOUBT = auto()
 
 
 class Step(Enum):
-    """What it is to do now."""
+    """The next step."""
 
     SLEEP = auto()
     CLAIM = auto()
@@ -123,7 +123,7 @@ class Claiming:
         return _most(offered) if self._expected is None else min(_most(offered), self._expected + 1)
 
     def sent(self) -> bool:
-        """Note that a claim is sent; returns whether it repeats the last one, whose answer was lost."""
+        """Record that a claim is sent; returns whether it repeats the last one after its answer was lost."""
         again = self.phase is Phase.IN_DOUBT
         self.phase, self._is_notified, self.covered, self._promised = Phase.CLAIMING, False, 0, 0
         self._was_first, self._is_first = self._is_first, False
@@ -145,16 +145,16 @@ class Claiming:
         return self._was_first
 
     def failed(self, *, is_deleted: bool = False) -> None:
-        """Note a claim that was not carried out; nothing is left of a deleted queue."""
+        """Record that a claim was not carried out; nothing is left of a deleted queue."""
         self.phase = Phase.BUSY
         self.is_empty = is_deleted and not self._is_notified
 
     def lost(self) -> None:
-        """Note a claim that may have been carried out, and whose answer does not come."""
+        """Record that the answer to a claim does not come: it may have been carried out."""
         self.phase = Phase.IN_DOUBT
 
     def broke_off(self) -> None:
-        """Note a fault of ours while a claim was under way, or its tasks were handed out."""
+        """Record an internal fault while a claim was under way, or its tasks were handed out."""
         if self.phase is Phase.CLAIMING:
             self.lost()
         else:

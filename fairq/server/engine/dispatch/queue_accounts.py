@@ -4,7 +4,7 @@ A queue's virtual time is the worker time that it was given here, divided by its
 run, and slots that are reserved for a claim as long as it is under way. Of the queues that wait, the one with the least
 is next. Two rules keep that fair:
 
-- A queue that begins to wait starts no lower than the least of those that wait beside it, or, if none does, the most of
+- A queue that begins to wait starts no lower than the least of those that wait with it, or, if none does, the most of
   all. So a queue without tasks saves nothing up, one that returns is still charged for what it had while others waited,
   and a queue with nothing running gets the next slot that falls free. Nothing is preempted.
 - What is promised counts, too: a lease will run for as long as its queue's leases usually do, unless it already has. So
@@ -70,7 +70,7 @@ class _Queue:
         return max(known, self._ages(now) / self.running) if self.running else known
 
     def promised(self, now: float, usual_s: float) -> float:
-        """Return the virtual time that it will have when all that runs, or is about to, has run as long as usual."""
+        """Return its virtual time when all tasks that run, or are about to, will have run as long as usual."""
         left = max(0.0, self.running * usual_s - self._ages(now)) + self.reserved * usual_s
         return self.at(now) + left / self.weight
 
@@ -99,7 +99,7 @@ class QueueAccounts:
             self._queues.setdefault(name, _Queue()).sets.append(queues)
 
     def leave(self, queues: Sequence[str]) -> None:
-        """Remove a set of queues whose last worker has left; those that share no other workers are forgotten."""
+        """Remove a set of queues after its last worker has left; queues that share no other workers are forgotten."""
         self.changes += 1
         for name in queues:
             self._queues[name].sets.remove(queues)
@@ -113,7 +113,7 @@ class QueueAccounts:
             self._restart(now)
 
     def shrink(self, queues: Sequence[str], now: float) -> None:
-        """Note that workers with these queues have fewer slots."""
+        """Reduce the slots of workers with these queues."""
         if any(len(self._queues[name].sets) > 1 for name in queues):
             self._restart(now)
 
@@ -129,14 +129,14 @@ class QueueAccounts:
             of.charge(leases, began_at, now)
 
     def reserve(self, queue: str, slots: int, now: float) -> None:
-        """Note for how many slots a queue's claim is under way; 0: none is."""
+        """Set for how many slots a queue's claim is under way; 0: none is."""
         if of := self._queues.get(queue):
             self.changes += 1
             of.move(now)
             of.reserved = slots
 
     def set_waiting(self, queue: str, is_waiting: bool, now: float) -> None:
-        """Note that a queue waits for slots, or does not."""
+        """Set whether a queue waits for slots."""
         of = self._queues.get(queue)
         if of is None or bool(of.waits) == is_waiting:
             return

@@ -1,11 +1,11 @@
 """Tasks that run alone in their worker's process: the next lost lease would be their last (lua/tasks/lost_leases.lua).
 
 A claim says which tasks these are. One waits at this server until the worker that it was given to holds nothing; then
-it is pushed, and until it is settled nothing is pushed beside it. So a worker need not know of this, and one
+it is pushed, and until it is settled nothing else is pushed. So a worker need not know of this, and one
 that held one lease when its process died ran that task alone.
 
 While tasks wait for a worker it gets no others, and the server renews their leases. A renewal is the last thing before
-the push: a task that was cancelled, or whose lease is over, does not begin.
+the push: a task that was cancelled, or has lost its lease, does not begin.
 
 | a task that waits | when | becomes |
 |---|---|---|

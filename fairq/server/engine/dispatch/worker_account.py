@@ -18,7 +18,7 @@ _NEVER = float("inf")
 
 @define(eq=False)
 class Terms:
-    """What leases that came together have in common: how long they last (0: unknown), when they expire and began."""
+    """The terms of leases that came together: how long they last (0: unknown), when they expire and began."""
 
     lasts_s: float
     over_at: float = _NEVER
@@ -50,7 +50,7 @@ class WorkerAccount:
     owners: dict[TaskKey, Any] = field(factory=dict, repr=False)
     prefetch: int = 0
     handed: int = 0  # leases that a worker over HTTP holds: they are not in `held`
-    line: Line = field(factory=Line, init=False)  # tasks that run alone: nothing is pushed beside them
+    line: Line = field(factory=Line, init=False)  # tasks that run alone: nothing else is pushed meanwhile
     reserved: int = field(default=0, init=False)
     held: dict[TaskKey, int] = field(factory=dict, init=False)
     terms: dict[TaskKey, Terms] = field(factory=dict, init=False)
@@ -68,7 +68,7 @@ class WorkerAccount:
         self.most_begun = max(self.most_begun, credit - self.prefetch)
 
     def charge_to(self, charge: Charge | None) -> None:
-        """Have somebody charged for the leases from now on, or nobody."""
+        """Set the account that is charged for the leases from now on; None: no account."""
         for each, leases in ((self.charge, -1), (charge, 1)):
             if each:
                 for (queue, _), terms in self.terms.items():
@@ -125,7 +125,7 @@ class WorkerAccount:
 
     @contextmanager
     def renewing(self, leases: Mapping[TaskKey, int]) -> Iterator[None]:
-        """Remember leases whose renewal is under way while the context lasts."""
+        """Mark leases as being renewed while the context lasts."""
         self._renewing |= leases
         try:
             yield
@@ -150,7 +150,7 @@ class WorkerAccount:
         return {id: lease for (of, id), lease in self.held.items() if of == queue}
 
     def not_begun(self) -> set[TaskKey]:
-        """Return the leases whose tasks have not begun: the worker begins them in the order of their pushes.
+        """Return the leases of tasks that have not begun: the worker begins them in the order of their pushes.
 
         In doubt they have: leases brought from another connection, and those that were about to be settled.
         """

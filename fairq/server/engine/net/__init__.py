@@ -1,1 +1,1 @@
-"""What clients and servers say: connections and their limits, tokens, workers' names, questions among servers."""
+"""The traffic with clients and other servers: connections and their limits, tokens, workers' names, questions."""

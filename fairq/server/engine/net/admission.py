@@ -5,8 +5,8 @@
   is cancelled, so that silent connections keep no other client out.
 - Tenants' requests and bytes have a rate, over all connections of the tenant: a faster tenant is read more slowly,
   without an error.
-- In each turn (fairq/io/README.md) a few messages of a tenant begin, and the others wait for the next: however many it
-  sends at once, few of them stand before those of others. So with TLS handshakes (tls.py).
+- In each turn (fairq/io/README.md) a few messages of a tenant begin, and the others wait for the next turn. So a tenant
+  that sends many at once does not delay others. The same holds for TLS handshakes (tls.py).
 
 Workers and operators belong to the service, and loopback addresses are those of proxies: of all these limits, only the
 places and turns of handshakes, and over HTTP the turns, apply to them.

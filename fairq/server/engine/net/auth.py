@@ -45,7 +45,7 @@ class Identity:
 
     @property
     def account(self) -> Hashable:
-        """On whose account requests are: the tenant's, or the token's."""
+        """The account that requests count on: the tenant's, or the token's."""
         return self.tenant or (self.role, self.token_id)
 
     def check_queue(self, queue: str, field: str = "queue") -> str:
@@ -78,7 +78,7 @@ class Auth:
         return await self.identify_hashed(token_id(token), hash_token(token))
 
     async def identify_hashed(self, id: str | None, hashed: str) -> Identity:
-        """Return the identity of a token of which only its id and its hash are known, as `identify` does."""
+        """Return the identity of a token by its id and hash alone, as `identify` does."""
         record = await self._read(id) if id else None
         if record is None or not hmac.compare_digest(record.hash, hashed):
             raise Unauthorized("unknown token")

@@ -1,4 +1,4 @@
-"""What a client is to its server: identity, limits of its requests, what waits, and a worker's account.
+"""A client's connection at its server: identity, limits of its requests, waiting requests, and a worker's account.
 
 A websocket is one such (net/socket_connection.py), and so are all HTTP requests of one token (web/http/connections.py).
 """
@@ -134,7 +134,7 @@ class Connection:
         """Send what the session has to say."""
 
     def show_life(self) -> None:
-        """Tell the client that the server is there, though it reads nothing and so answers no ping."""
+        """Send a sign of life while the server reads nothing, and so answers no ping."""
 
     def request_id(self, ref: int | None) -> str:
         """Name a request as its client can, too."""

@@ -36,7 +36,7 @@ HOLDERS, WORKER, DRAIN, ATTEMPTS, QUEUES, WAITS = "holders", "worker", "drain", 
 
 
 class Answers(NamedTuple):
-    """What servers answered, this one among them; and the servers that did not."""
+    """The answers of servers, this one included, and the servers that did not answer."""
 
     by_server: dict[str, Any]
     unanswered: set[str]
@@ -89,7 +89,7 @@ class Questions:
         question = self._under_way[number] = _Question(awaited, is_enough, float("inf") if of_all else 0)
         try:
             question.add(self.server, own := self._answer(kind, asked))
-            if not is_enough(own):  # servers whose list is not written yet hear it too
+            if not is_enough(own):  # servers that have not written their list yet get the question too
                 words = orjson.dumps({"server": self.server, "question": [number, kind, asked]})
                 heard = await self.store.workers.tell(words)
                 if of_all:

@@ -1,4 +1,4 @@
-"""What this server refuses: counted by code for /metrics, and logged under the id that the client knows too.
+"""Refused requests of this server: counted by code for /metrics, and logged with the id that the client gets.
 
 The id of a websocket's request is `<session>/<ref>`: the session that its `welcome` named, and the request's number.
 That of HTTP is in the header X-Request-Id. Neither the error's message nor any field's name is logged: both may quote
@@ -24,7 +24,7 @@ class Refusals:
     log: RatedLog = field(factory=RatedLog, init=False)
 
     def note(self, code: str, request: str, **fields: str) -> None:
-        """Note that a request was refused; empty fields are left out."""
+        """Log and count a refused request; empty fields are left out."""
         self.counts[code if code in self.counts or len(self.counts) < MAX_CODES else "other"] += 1
         given = {name: value for name, value in fields.items() if value}
         self.log.info("refused", request=request, code=code, **given)

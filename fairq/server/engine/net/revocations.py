@@ -1,4 +1,4 @@
-"""Ends connections whose token was revoked, or has expired: within a second of the end, by this server's clock.
+"""Ends connections after their token was revoked, or has expired: within a second, by this server's clock.
 
 The store announces revocations on a channel, but a message may be lost. So it also counts them, and every server reads
 the count each second. If the count has changed, or a message may have been missed, the server looks up all tokens in
@@ -83,7 +83,7 @@ class Revocations:
                 await trio.sleep(_RETRY_S)
 
     def _close_expired(self) -> None:
-        """Close the connections whose token has expired, by this server's clock."""
+        """Close the connections with expired tokens, by this server's clock."""
         now_ms = time.time() * 1000
         for token, connections in self._connections.items():
             if 0 < next(iter(connections)).identity.expires_at_ms <= now_ms:

@@ -60,7 +60,7 @@ class ServerSlots:
     _reports: dict[str, _Report] = field(factory=dict, init=False)
 
     def hear(self, server: str, slots: dict[str, list[float]], more: Mapping[str, Any]) -> bool:
-        """Note the slots of a server, whole and divided, by queue, and its `groups` and `silent` workers.
+        """Store a server's report: its slots, whole and divided, by queue, and its `groups` and `silent` workers.
 
         Returns whether it was unknown.
         """
@@ -96,7 +96,7 @@ class ServerSlots:
         return {queue for report in self._recent().values() for queue, (_, has) in report.slots.items() if has}
 
     def choose(self, queue: str, slots: int) -> str:
-        """Choose a server whose workers have this many slots for a queue, busy or free; empty if none is known."""
+        """Choose a server with this many slots of workers for a queue, busy or free; empty if none is known."""
         able = {name: whole for name, (whole, _) in self._of(queue).items() if whole >= max(1, slots)}
         return random.choices(list(able), list(able.values()))[0] if able else ""
 

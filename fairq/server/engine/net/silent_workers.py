@@ -59,7 +59,7 @@ class SilentWorkers:
     _lost: dict[Connection, int] = field(factory=dict, init=False)  # of those in the log, as it has them
 
     def keep(self, connection: Connection) -> None:
-        """Keep a worker whose connection was closed since nothing came."""
+        """Keep a worker after its connection was closed because nothing came."""
         self.kept[connection], connection.is_silent = None, True
         while len(self.kept) > MAX_KEPT:
             self._forget(next(iter(self.kept)))

@@ -84,12 +84,12 @@ class SocketConnection(Connection):
         self._wake_in_time()
 
     def show_life(self) -> None:
-        """Tell the client that the server is there, though it reads nothing and so answers no ping."""
+        """Send a sign of life while the server reads nothing, and so answers no ping."""
         self.session.send(Ping.type)
         self.wake_writer()
 
     def _wake_in_time(self) -> None:
-        """Have `_write` wake for the next deadline."""
+        """Make `_write` wake for the next deadline."""
         if self.account.over_at < self._sleeps_until:
             self._wake()
 

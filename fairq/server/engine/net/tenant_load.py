@@ -1,4 +1,4 @@
-"""What the tenants of one producer's connection have under way, so that none crowds out the others."""
+"""The load of each tenant on one producer's connection, so that none crowds out the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The TLS handshakes of clients: in each turn of the scheduler a few go on, however many hellos come at once."""
+"""The TLS handshakes of clients: in each turn of the scheduler a few go on, even if many hellos come at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def shake_hands(stream: Stream, turns: Gate) -> None:
     """Do the TLS handshake of a stream that has one. Raises: trio.BrokenResourceError."""
     if isinstance(stream, trio.SSLStream):
         tcp, in_turns = stream.transport_stream, _InTurns(stream.transport_stream, turns)
-        handshake: Any = stream  # whose type says that its transport is a socket
+        handshake: Any = stream  # its type requires a socket as transport
         handshake.transport_stream = in_turns
         try:
             await stream.do_handshake()
@@ -25,7 +25,7 @@ async def shake_hands(stream: Stream, turns: Gate) -> None:
 
 @define(eq=False)
 class _InTurns:
-    """What a handshake uses of a stream; each piece that it receives waits for its turn."""
+    """The stream of a handshake; each received piece waits for its turn."""
 
     stream: trio.SocketStream
     turns: Gate

@@ -24,7 +24,7 @@ class TokenUses:
     _used: dict[str, int] = field(factory=dict, init=False)  # id -> when, ms
 
     def note(self, id: str) -> None:
-        """Note that a token is used now: a client has come with it."""
+        """Record that a token is used now, by a new client."""
         self._used[id] = round(time.time() * 1000)
 
     async def write(self) -> None:

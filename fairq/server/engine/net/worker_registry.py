@@ -65,7 +65,7 @@ class HeldAt(NamedTuple):
 
 
 class NamedWorkers(NamedTuple):
-    """Workers of a name, leases that they hold, oldest first, and servers whose workers' leases are unknown."""
+    """Workers of a name, leases that they hold, oldest first, and servers that did not report theirs."""
 
     workers: list[WorkerState]
     leases: list[HeldAt]
@@ -85,7 +85,7 @@ def _row(worker: Connection) -> tuple[Any, ...]:
 class WorkerRegistry:
     """The workers attached to this server. `give_back(connection, action)` returns its leases to their queues.
 
-    `give_back_kept(token, worker, order)` returns those of broken connections whose worker has attached elsewhere.
+    `give_back_kept(token, worker, order)` returns those of broken connections of a worker that has attached elsewhere.
     """
 
     server: str
@@ -140,7 +140,7 @@ class WorkerRegistry:
                 log.debug("cannot renew the list of workers", error=error.message)
 
     async def tell_slots(self) -> None:
-        """Tell other servers how many slots the workers attached here have for each queue."""
+        """Report to other servers how many slots the workers attached here have for each queue."""
         slots: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0])
         groups: defaultdict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
         for connections in self._connections.values():
@@ -180,7 +180,7 @@ class WorkerRegistry:
     def named_here(self, worker: str, count: int, queues: Sequence[str] | None) -> list[Any]:
         """Describe up to `count` workers of a name that are attached here, and as many of their leases, oldest first.
 
-        With `queues`, only workers all of whose queues are among these.
+        With `queues`, only workers that take tasks of no other queues.
         """
         found = [
             each

@@ -1,6 +1,6 @@
 """Adds what this server has counted to the history in the store, every few seconds (lua/features/history_verbs.lua).
 
-A call that fails is not made again: what it had counted is lost, or (if only its answer was) is there.
+A call that fails is not repeated: its counts are lost, unless only its answer was lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Recorder:
     counts: Counts
     tallies: Tallies = field(factory=Tallies, init=False)
     dropped: int = field(default=0, init=False)
-    _busy: set[str] = field(factory=set, init=False)  # queues whose tasks were running: service goes on without counts
+    _busy: set[str] = field(factory=set, init=False)  # queues with running tasks: service goes on without counts
 
     async def run(self) -> None:
         """Add counts until cancelled."""

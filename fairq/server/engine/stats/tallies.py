@@ -1,4 +1,4 @@
-"""What this server has counted in each queue since it started: sums that only grow, for /metrics. No I/O.
+"""The counts of this server for each queue since it started: sums that only grow, for /metrics. No I/O.
 
 Of each queue at most NAMED tenants have a tally of their own, all others share one. A tenant that comes to have much
 traffic takes the place of the one that has the least. What the others' tally has of it stays there, and its own begins
@@ -15,14 +15,14 @@ from attrs import define, field
 from fairq.model.history import OTHERS
 from fairq.store.counts import QueueCounts, TenantCounts
 
-NAMED, QUEUES = 20, 400  # tenants of a queue; queues, of which the one without traffic for longest is forgotten
+NAMED, QUEUES = 20, 400  # tenants of a queue; queues: the one without traffic for longest is forgotten
 _KEEPS = 0.9  # of a tenant's traffic at each addition: it is that of the last ten
-_TIMES = 2.0  # as much traffic as the tenant has whose place it takes: so that two alike do not take turns
+_TIMES = 2.0  # times the traffic of the tenant that it replaces, so that two alike do not take turns
 
 
 @define(eq=False)
 class Tally:
-    """What one tenant did; `traffic`: of late, per addition."""
+    """The counts of one tenant; `traffic`: recent, per addition."""
 
     counts: TenantCounts = field(factory=TenantCounts)
     traffic: float = 0.0
@@ -30,7 +30,7 @@ class Tally:
 
 @define(eq=False)
 class QueueTally:
-    """What happened in one queue, by tenant; and its starts, by buckets of waiting time."""
+    """The counts of one queue, by tenant; and its starts, by buckets of waiting time."""
 
     named: dict[str, Tally] = field(factory=dict)
     others: TenantCounts = field(factory=TenantCounts)
@@ -60,7 +60,7 @@ class QueueTally:
 
 @define(eq=False)
 class Tallies:
-    """What happened in all queues."""
+    """The counts of all queues."""
 
     queues: OrderedDict[str, QueueTally] = field(factory=OrderedDict, init=False)
 

@@ -1,4 +1,4 @@
-"""What the tasks that this server started waited for. No I/O.
+"""The causes of waiting of the tasks that this server started. No I/O.
 
 While tasks are handed out, only the times when they became ready and started are recorded; causes are computed on
 request. A task's waiting time is divided as follows. Time for which its tenant (or the queue) was kept out counts for

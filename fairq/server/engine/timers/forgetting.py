@@ -21,7 +21,7 @@ log = structlog.get_logger("fairq.server")
 
 IDLE_MS = 86_400_000
 ROUND_S = 3_600.0
-_REST_S = 0.02  # between two calls of the store, each of which looks at about a hundred accounts
+_REST_S = 0.02  # between two calls of the store; each looks at about a hundred accounts
 _ASKED = 500  # queues in one question to the other servers
 
 TakersOf = Callable[[Sequence[str]], Awaitable[Mapping[str, Takers]]]

@@ -71,12 +71,12 @@ class Ticker:
     has_ready: Callable[[str], None]
     server: str = ""
     _firing: Firing = field(factory=Firing, init=False)
-    _ticked: RatedLog = field(factory=RatedLog, init=False)  # tasks whose time was over
+    _ticked: RatedLog = field(factory=RatedLog, init=False)  # expired tasks
     is_ahead: bool = field(default=False, init=False)  # the store's clock is ahead of ours
     _due: _Line = field(factory=_Line, init=False)  # when something is due
     _idle: _Line = field(factory=_Line, init=False)  # the floor, of all queues; without a time while they are ticked
     _again_at: dict[tuple[CalendarJob, str], float] = field(factory=dict, init=False)  # when to do a job again
-    _floors: dict[str, float] = field(factory=dict, init=False)  # of queues whose last tick found nothing
+    _floors: dict[str, float] = field(factory=dict, init=False)  # of queues where the last tick found nothing
     _sooner: trio.Event = field(factory=trio.Event, init=False)
 
     @property
@@ -93,12 +93,12 @@ class Ticker:
         return min(self._due.first()[0], self._idle.first()[0])
 
     def tick_within(self, queue: str, in_ms: float) -> None:
-        """Note that something is due in a queue after `in_ms`: it is ticked then, or earlier at the floor interval."""
+        """Schedule a tick of a queue after `in_ms`, or earlier at the floor interval."""
         self._floors.pop(queue, None)
         self._expect(queue, in_ms / 1000, FLOOR_S)
 
     def _expect(self, queue: str, due: float, floor: float) -> None:
-        """Note when something is due, unless the tick at the floor comes first and will tell: lines stay short."""
+        """Add a time when a queue is due, unless the tick at the floor comes first: so the heap stays short."""
         if due <= floor:
             self._put(self._due, queue, due)
         self._put(self._idle, queue, floor)

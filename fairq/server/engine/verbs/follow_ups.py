@@ -1,4 +1,4 @@
-"""What a worker asks for the handlers of tasks that it runs: to enqueue what follows, and for results of a batch."""
+"""Requests of a worker for its handlers: to enqueue follow-up tasks, and to read results of a batch."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from fairq.wire import messages as wire
 
 
 async def set_limits(app: App, connection: Connection, request: wire.SetLimits) -> Body:
-    """Set limits of a tenant, or of all tenants without such a limit of their own."""
+    """Set limits of a tenant, or the defaults for all tenants."""
     queue, tenant = request.queue, request.tenant or ""
     if "guaranteed" in request.limits and not tenant:
         raise BadRequest("running tasks are guaranteed to one tenant, not to all", field="guaranteed")

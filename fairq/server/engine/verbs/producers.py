@@ -1,4 +1,4 @@
-"""What producers enqueue: tasks of many tenants in one request and one turn of the store, all or none of each."""
+"""Enqueueing by producers: tasks of many tenants in one request and one turn of the store, all or none of each."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fairq.wire.calls import REFUSED
 
 
 def cover(app: App, queue: str, tasks: Sequence[NewTask]) -> str:
-    """Have a claim follow tasks that are enqueued at once; returns which servers the store notifies."""
+    """Let a claim follow tasks that are enqueued at once; returns which servers the store notifies."""
     # A claim sent directly behind the tasks shares their turn of the store, and its fsync.
     return app.queues.cover(queue, sum([not (task.delay_ms or task.start_at_ms) for task in tasks]))
 
 
 def tick_when_due(app: App, queue: str, tasks: Iterable[NewTask]) -> None:
-    """Have the queue ticked when tasks are due that were stored."""
+    """Schedule ticks of the queue for when the stored tasks are due."""
     for task in tasks:
         if task.delay_ms or task.start_at_ms:
             app.ticker.tick_within(queue, task.delay_ms)

@@ -105,6 +105,6 @@ async def wait_for(
 
 
 def with_payload(row: Body) -> Body:
-    """Let a row's payload, which is JSON text or lost (None), travel in the reply or beside it."""
+    """Put a row's payload, which is JSON text or lost (None), into the reply or after it."""
     name, payload = payload_field(row.pop("payload") or b"")
     return {**row, name: payload}

@@ -38,7 +38,7 @@ _FILES = (
 
 
 def find() -> Iterator[tuple[Any, VerbFunction]]:
-    """Find the function that carries each frame out: a public one whose `request` is of that class, or may be."""
+    """Find the function that handles each frame: a public one with a `request` of that class, or a union with it."""
     for file in _FILES:
         for name, function in vars(file).items():
             if iscoroutinefunction(function) and function.__module__ == file.__name__ and name[0] != "_":

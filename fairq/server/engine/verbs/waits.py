@@ -42,7 +42,7 @@ async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) 
 
 @define(eq=False)
 class _Answer:
-    """The answer to one request: whose ends are still to come, and what the next frame will report."""
+    """The answer to one request: the tasks that have not ended yet, and the ends that the next frame reports."""
 
     app: App
     connection: Connection

@@ -67,8 +67,8 @@ def _check_attached(connection: Connection, queue: str) -> None:
 def _is_its_own(app: App, connection: Connection, queue: str, settlement: Settlement) -> bool:
     """Return whether to pass a settlement to the store: the worker holds this lease, or may have ended it before.
 
-    A settlement whose answer was lost is sent again, here or at another server, on a connection that may not hold the
-    lease. Then the store checks the lease's number, unless this server knows that another worker holds the lease.
+    If the answer to a settlement was lost, it is sent again, here or at another server, on a connection that may not
+    hold the lease. Then the store checks the lease's number, unless this server knows that another worker holds it.
     """
     key = (queue, settlement.id)
     if connection.account.has(key, settlement.lease):

@@ -1,4 +1,4 @@
-"""What /readyz, and so the manager of containers, asks: can this server do its work?"""
+"""The check behind /readyz, for managers of containers: can this server do its work?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers of every answer of the operators' listener that has none of its own: nobody keeps, frames or embeds it."""
+"""Default headers for all answers of the operators' listener: they may not be cached, framed or embedded."""
 
 from __future__ import annotations
 

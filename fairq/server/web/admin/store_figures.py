@@ -1,4 +1,4 @@
-"""What the store's nodes report: memory, and whether they could lose or refuse tasks."""
+"""Figures of the store's nodes: memory, and whether they could lose or refuse tasks."""
 
 from __future__ import annotations
 

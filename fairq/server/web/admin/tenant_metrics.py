@@ -1,4 +1,4 @@
-"""What /metrics tells of tenants: of few queues, and of each those with the most traffic; all others as OTHER.
+"""The metrics of tenants: for few queues, and in each those with the most traffic; all others as OTHER.
 
 Counters are those of this server alone, since it started (fairq/server/engine/stats/tallies.py): sum their rates.
 Gauges are worked out from the store, by any server alike. So which tenants have counters and which have gauges may
@@ -23,7 +23,7 @@ from fairq.store.store import Store
 
 QUEUES, TENANTS = 50, 20  # queues with tenants in the metrics; tenants of each
 OTHER = "(other)"  # no tenant has that name
-_COMPARED = 100  # tenants of a queue whose backlogs are compared
+_COMPARED = 100  # tenants of a queue that are compared by their backlogs
 _SLOTS = 6  # of a minute each: the last five, and the one that is not over
 _LEAST_SHARE = 0.01  # of all dues: less says little of how alike all are served
 _EDGES = range(2, 45, 2)  # buckets of the history that end at 2, 4, 8 ms, ... up to 70 minutes
@@ -33,7 +33,7 @@ _COUNTERS = {"enqueued": "tasks enqueued", "started": "attempts begun", "failed"
 
 @frozen
 class Tenants:
-    """What the store has of a queue's tenants: states, and what they got of their dues in the last minutes."""
+    """The tenants of a queue: states, and their contested service by due in the last minutes."""
 
     queue: str
     states: Sequence[TenantState]

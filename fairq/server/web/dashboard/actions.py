@@ -1,6 +1,6 @@
-"""What operators may change from a page: each change is a dialog that says what will happen, and one frame or several.
+"""The changes that operators may make from a page: each is a dialog that states the effect, and one frame or several.
 
-A dialog's address names what it is about; its form sends the same names back with what its fields hold. Work on many
+A dialog's address names its subject; its form sends the same names back with the values of its fields. Work on many
 tasks goes on for WORK_S, then says how much is left: pressing again goes on.
 """
 

@@ -42,7 +42,7 @@ _ROWS = 100
 Row = Mapping[str, Any]
 
 _TENANTS = 200
-_RATED, _TENANTS_ASKED = 30, 8  # queues whose rates are read; tenants that are asked for the longest wait of each
+_RATED, _TENANTS_ASKED = 30, 8  # queues with rates; tenants of each that are asked for the longest wait
 _SEARCHED, _SEARCH_S = 50, 5.0  # queues that are searched, the busiest ones, and for how long
 _CHANGES = 20  # of the audit, in which the one who paused something is looked for
 _PAYLOAD_CHARS = 20_000  # of a payload that a page shows
@@ -105,7 +105,7 @@ async def queue(view: View) -> Context:
 
 
 async def tenants(view: View) -> Context:
-    """The tenants of a queue that were served last, or whose names contain a text."""
+    """The tenants of a queue that were served last, or those with a text in their names."""
     row, queues = await choose_queue(view)
     if row is None:
         return {"row": None, "queues": queues, "rows": [], "total": 0, "text": "", "is_whole": True}
@@ -206,7 +206,7 @@ async def _events_of(view: View, id: str) -> Sequence[Event]:
 
 
 async def delayed(view: View) -> Context:
-    """What is due when: the tenants whose tasks start first, and how many start in which hour."""
+    """The delayed tasks: the tenants with the first starts, and how many start in which hour."""
     row, queues = await choose_queue(view)
     if row is None:
         return {"row": None, "queues": queues, "rows": [], "hours": [], "now_ms": 0}
@@ -281,7 +281,7 @@ async def dead(view: View) -> Context:
 
 @frozen
 class Found:
-    """What a search found in one queue."""
+    """The results of a search in one queue."""
 
     queue: str
     task: TaskState | None

@@ -35,7 +35,7 @@ _SLACK = 0.05  # by which a share must be larger for its row to move up: rows st
 
 @frozen
 class Interval:
-    """What tenants were given until a time, since the interval before."""
+    """The service of tenants until a time, since the previous interval."""
 
     end_s: float  # of the wall clock, for a chart's axis
     service: Mapping[str, Service]
@@ -71,7 +71,7 @@ class Watched:
         return self._colors.setdefault(tenant, len(self._colors)) % COLORS
 
     def in_calm_order(self, tenants: Iterable[str]) -> list[str]:
-        """Return tenants in their last order; a tenant whose share is clearly larger moves up."""
+        """Return tenants in their last order; a tenant with a clearly larger share moves up."""
         given = {tenant: share.delivered or 0.0 for tenant, share in self.shares().items()}
         last = {tenant: at for at, tenant in enumerate(self._order)}
         order: list[str] = []
@@ -84,7 +84,7 @@ class Watched:
         return order
 
     def sample(self, at_s: float, tenants: list[TenantState], total: int) -> None:
-        """Add what tenants were given since they were sampled last.
+        """Add the service of tenants since the last sample.
 
         A tenant that is not known from then is new, and began at nothing; or, if not all were sampled, unknown.
         """
@@ -104,7 +104,7 @@ class Watched:
         return shares(_sum(list(self.seconds)[-_WINDOW:]))
 
     def service(self) -> dict[str, Service]:
-        """Return what tenants were given in the last KEPT_S."""
+        """Return the service of tenants in the last KEPT_S."""
         return _sum(self._intervals())
 
     def series(self, tenants: Collection[str]) -> dict[str, list[Share]]:
@@ -126,7 +126,7 @@ class Watched:
 
 
 def _sum(intervals: Iterable[Interval]) -> dict[str, Service]:
-    """Add up what tenants were given."""
+    """Add up the service of tenants."""
     found: dict[str, list[Service]] = {}
     for interval in intervals:
         for tenant, each in interval.service.items():

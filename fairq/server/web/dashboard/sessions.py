@@ -32,7 +32,7 @@ _COOKIE_CHARS = 43
 
 @frozen
 class Session:
-    """Who is signed in, and the secret of this session's posts."""
+    """The signed-in operator, and the secret of this session's posts."""
 
     cookie: str
     identity: Identity

@@ -81,7 +81,7 @@ def _whole(name: str, value: float) -> int:
 
 
 async def form(view: View) -> Context:
-    """What is to be simulated. Raises: BadRequest, NotFound."""
+    """The form of a simulation. Raises: BadRequest, NotFound."""
     row, queues = await choose_queue(view)
     found: Context = {"row": row, "queues": queues, "periods": PERIODS, "found": None, "lack": ""}
     found["period"] = PERIOD.check(view.query.get("period", "1h"), "period")
@@ -90,7 +90,7 @@ async def form(view: View) -> Context:
 
 
 async def simulation(view: View) -> Context:
-    """What came in the last hours, under today's setup and under what is proposed."""
+    """The traffic of the last hours, under today's setup and under a proposal."""
     context = await form(view)
     if context["row"] is None:
         return context

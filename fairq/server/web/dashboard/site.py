@@ -49,7 +49,7 @@ _HEADERS = {
 _MAX_FORM_BYTES = 262_144
 Gather = Callable[[View], Awaitable[Context]]
 PART: Context = {"layout": "live.html"}  # the changing part of a page alone
-_MAX_QUERY_CHARS = 6_144  # Simulate asks about 20 tenants, whose names may be long
+_MAX_QUERY_CHARS = 6_144  # Simulate asks about 20 tenants with perhaps long names
 _ANSWER_S = 10.0
 
 

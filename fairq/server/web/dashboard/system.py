@@ -54,7 +54,7 @@ async def tokens(view: View) -> Context:
 
 
 async def audit(view: View) -> Context:
-    """What operators have changed, the newest first; or what tenants and producers have set."""
+    """The changes by operators, the newest first; or those by tenants and producers."""
     asked = {name: view.query.get(name) or None for name in ("token", "verb", "queue", "tenant", "cursor")}
     by_tenants = view.query.get("by") == "tenants"
     page = await view.ask(wire.Audit(0, **asked, by_tenants=by_tenants))  # type: ignore[arg-type]  # texts, all of them

@@ -1,4 +1,4 @@
-"""What a page's function gets: the request, who asks, and how to send the server's frames."""
+"""The argument of a page's function: the request, its identity, and a way to send frames to the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def rows_of(kind: type[T], rows: Iterable[Mapping[str, Any]]) -> list[T]:
-    """Read the rows of a reply: frames leave out what is empty, and have payloads beside them."""
+    """Read the rows of a reply: frames leave out empty fields, and payloads may follow them."""
     return [structure(_with_payload(row), kind) for row in rows]
 
 
@@ -43,7 +43,7 @@ def _with_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @frozen
 class Site:
-    """What all pages share."""
+    """The state that all pages share."""
 
     operators: Operators
     health: Health

@@ -97,7 +97,7 @@ def version_of(name: str) -> str:
 
 
 def silence(each: Mapping[str, Any]) -> str:
-    """Say what is known of a silent worker, as a queue's row has it."""
+    """Describe a silent worker of a queue's row."""
     return say_silence(SilentWorker(**each))
 
 

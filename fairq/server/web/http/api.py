@@ -40,7 +40,7 @@ def make_application(routes: Iterable[BaseRoute], document: str, *, answers_opti
         if isinstance(error, FairqError):
             return answer_of(error)
         if isinstance(error, Gone):
-            raise error  # to guard.py: nobody reads an answer
+            raise error  # to guard.py: the client has gone
         if not isinstance(error, HTTPException):
             return answer_of(failure_of(request.scope))  # guard.py logs it
         if error.status_code != 405:

@@ -31,7 +31,7 @@ class Gone(Exception):
 
 @define(eq=False)
 class Inbox:
-    """What the client sends of one request; `is_over` when nothing of its body is to come.
+    """The received parts of one request; `is_over` when its body is complete.
 
     A part of one byte costs as much as one of 64 KiB: after FREE_PARTS each takes one of `turns`.
     """

@@ -45,7 +45,7 @@ class Call:
         return call
 
     def owner(self, id: str = "") -> Hashable:
-        """Return on whose account a request or a wait is: its tenant's or its token's; `id`: a task or batch."""
+        """Return the account that a request or a wait counts on: its tenant's or its token's; `id`: a task or batch."""
         return owner_of(id) or self.caller.identity.account
 
     def object(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def one_of(many: str, one: str) -> Iterator[None]:
 
 
 def _show(row: Any) -> Any:
-    """Return a row of a reply with a payload that travels beside frames in its place."""
+    """Return a row of a reply with its raw payload in place."""
     if type(row) is not dict or "payload_bytes" not in row:
         return row
     raw = row["payload_bytes"]

@@ -1,4 +1,4 @@
-"""What the rest of the server sees of HTTP requests: all requests of one token are one connection.
+"""HTTP requests as connections for the rest of the server: all requests of one token are one connection.
 
 So the verbs, the limits of requests and waits, the rates of tenants, revoked tokens and the drain of a server are
 those of websockets. Nothing is sent on such a connection: a request's answer goes back as the result of its call.

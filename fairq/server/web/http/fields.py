@@ -30,7 +30,7 @@ from fairq.wire.raw_payloads import RawPayload, check_payload_size
 
 NOT_HERE = frozenset({"ref"})  # fields that only frames have
 _OPTIONS = TaskOptions.__annotations__.keys()
-_OWN = frozenset({"payload", "id", "tenant"})  # of a task, beside its options
+_OWN = frozenset({"payload", "id", "tenant"})  # of a task, in addition to its options
 _MOMENTS = ("start_at", "expires_at")
 _WORDS = {"true": True, "false": False}
 MAX_WAIT_S = terms.MAX_WAIT_MS // 1000

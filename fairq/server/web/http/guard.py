@@ -1,4 +1,4 @@
-"""What stands before the paths: tokens, bounds and bodies; and behind them: errors as answers.
+"""The steps before each endpoint: tokens, bounds and bodies; and after it: errors as answers.
 
 Hypercorn passes the parts of a body on as they come and stops reading while they are not taken. So every request's body
 is read to its end, or for LINGER_S after a refusal: else an answer could not be sent, or its client would not read it.
@@ -48,7 +48,7 @@ class Answering:
 
     inner: ASGIApp
     stream: BoundedStream
-    check: Callable[[Headers], None]  # raises why a request is refused whatever it asks
+    check: Callable[[Headers], None]  # raises if requests with these headers are refused
     refusals: Refusals
     strangers: Gate  # requests of unknown tokens, and their bodies
 
@@ -166,7 +166,7 @@ class Guard:
                 await self.api(scope, receive, send)
 
     async def _find(self, headers: Headers, address: str, strangers: Gate) -> HttpConnection:
-        """Return whose request it is; a token not used lately is a stranger. Raises: as `Callers.find`."""
+        """Return the caller of a request; a token not used lately is a stranger. Raises: as `Callers.find`."""
         with suppress(Unauthorized):
             if known := self.callers.known(hash_token(bearer_token(headers.raw))):
                 return known

@@ -68,7 +68,7 @@ class _Protocol(H11Protocol):
 
 
 class Http11(TCPServer):
-    """Serves one connection whose TLS, if it has any, has shaken hands."""
+    """Serves one connection, after its TLS handshake if it has TLS."""
 
     async def run(self) -> None:
         """Read requests until the connection ends."""

@@ -36,7 +36,7 @@ from fairq.server.web.http.http11 import Http11
 from fairq.server.web.http.problems import Problem
 from fairq.server.web.http.stream import BoundedStream
 
-BEGINS_PER_TURN = 2  # of connections, each of which takes 1 ms
+BEGINS_PER_TURN = 2  # connections; each takes 1 ms
 log = structlog.get_logger("fairq.server")
 
 WRONG_PORT = (
@@ -66,7 +66,7 @@ class HttpListener:
     admission: Admission  # for the tenants' API that of the websockets: a tenant's rates are for both
     nursery: trio.Nursery
     api: ASGIApp
-    origins: Sequence[str] = ()  # whose pages may ask
+    origins: Sequence[str] = ()  # of pages that may send requests
     takes_own_pages: bool = False  # pages that this listener served may ask too
     refusals: Refusals = field(factory=Refusals)
     places: Admission = field(init=False)  # of connections without a request

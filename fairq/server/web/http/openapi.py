@@ -152,7 +152,7 @@ def _task() -> Schema:
 
 
 def _task_without(*names: str) -> Schema:
-    """Return the schema of a task of which some fields may not be given."""
+    """Return the schema of a task without some fields."""
     task = _task()
     return task | {"properties": {name: it for name, it in task["properties"].items() if name not in names}}
 
@@ -205,7 +205,7 @@ def _describe_stream(operation: Schema) -> None:
 
 
 def document_of(title: str, paths: dict[str, Schema], **schemas: Schema) -> Schema:
-    """Make a document of paths; `schemas` has what they refer to, besides a problem's."""
+    """Make a document of paths; `schemas` has the ones that they refer to, except a problem's."""
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version("fairq")},

@@ -120,7 +120,7 @@ register_url_convertor("id", _Id())
 
 
 def _plain(row: Row) -> Endpoint:
-    """Make the endpoint of a row whose request becomes its frame, and whose answer is the reply's body.
+    """Make the endpoint of a plain row: the request becomes its frame, and the answer is the reply's body.
 
     The version of an answer is its ETag; a change with `If-Match` is made only if that is still the version, else it is
     answered 412.

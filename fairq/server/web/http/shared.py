@@ -1,4 +1,4 @@
-"""What is made once for all who ask for it at about the same time."""
+"""Results that are computed once for all requests at about the same time."""
 
 from __future__ import annotations
 

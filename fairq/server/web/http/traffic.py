@@ -14,7 +14,7 @@ from fairq.server.web.http import bounds
 
 @define(eq=False)
 class Places:
-    """A number of places, or of bytes, of which no owner takes more than its part."""
+    """A number of places, or of bytes; no owner takes more than its part."""
 
     what: str
     most: int

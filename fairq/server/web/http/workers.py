@@ -7,7 +7,7 @@ whether the client lives. So they end when it settles them, at any server, or wh
 another server counts here until its time is over.
 
 A name that operators drain gets nothing more at any server that has heard of it, until it has not asked for CALLER_S:
-there is no connection whose end tells a drained client from the next one of that name.
+no connection ends between a drained client and the next one of that name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DRAINED = f"an operator has drained this worker; it gets tasks under another na
 
 @define(eq=False)
 class Claim:
-    """One request for tasks, and what it was given."""
+    """One request for tasks, and the tasks that it got."""
 
     wanted: int
     lease_ms: int = field(default=0, init=False)
@@ -49,7 +49,7 @@ class Claim:
 
 @define(eq=False)
 class HttpWorker(HttpConnection):
-    """A worker whose tasks go to the claims that wait, the oldest first."""
+    """A worker that passes its tasks to waiting claims, the oldest first."""
 
     app: App = field(kw_only=True, default=None)
     attached: trio.Event = field(factory=trio.Event, init=False)  # or it has failed: then it is closing
@@ -72,7 +72,7 @@ class HttpWorker(HttpConnection):
             self.return_soon(queue, left)
 
     def stop_tasks(self, queue: str, leases: object) -> None:
-        """Say nothing of cancelled tasks: their extension or settlement tells."""
+        """Send nothing about cancelled tasks: the answer to their extension or settlement says so."""
 
     def return_soon(self, queue: str, leases: Sequence[Lease]) -> None:
         """Return leases that no client has received, though the caller may be cancelled."""
@@ -193,7 +193,7 @@ class DrainedNames:
         self._until[identity, name] = trio.current_time() + CALLER_S
 
     def asks(self, identity: Identity, name: str) -> bool:
-        """Note that a worker asks something; returns whether it is drained."""
+        """Record a request of a worker; returns whether it is drained."""
         now = trio.current_time()
         is_drained = any(self._until.get((whose, name), now) > now for whose in (None, identity))
         if is_drained:
