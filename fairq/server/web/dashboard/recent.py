@@ -193,15 +193,22 @@ class Recent:
         busiest = sorted(watched.tenants, key=lambda each: (-each.ready - each.leased, -each.delivered))[:MAX_ADDED]
         with suppress(FairqError):  # the store is full
             await self.app.store.add_history(queue, QueueCounts(0, {each.tenant: TenantCounts() for each in busiest}))
-        page = await self.app.store.history(queue, PAST_STEP_S, -1, KEPT_S // PAST_STEP_S + 1)
-        return past_of(page, time.time())
+        return past_of(await self._history(queue), time.time())
+
+    async def _history(self, queue: str) -> HistoryPage:
+        return await self.app.store.history(queue, PAST_STEP_S, -1, KEPT_S // PAST_STEP_S + 1)
+
+    async def _served_last(self, queue: str) -> list[str]:
+        """Name tenants by when they were served last: at any server, as the history tells it, and at this one."""
+        slots = reversed((await self._history(queue)).slots)
+        told = [row.tenant for slot in slots for row in slot.rows if row.tenant != OTHERS]
+        dispatcher = self.app.queues.dispatchers.get(queue)
+        return told + (dispatcher.wait_times.tenants[::-1] if dispatcher else [])
 
     async def _sample(self, queue: str, watched: Watched) -> None:
         total, names = await some_tenants(self.app.store, queue, MAX_TENANTS)
-        if total > MAX_TENANTS:  # those that this server served last come first
-            dispatcher = self.app.queues.dispatchers.get(queue)
-            served = dispatcher.wait_times.tenants[::-1] if dispatcher else []
-            names = list(dict.fromkeys([*served, *names]))[:MAX_TENANTS]
+        if total > MAX_TENANTS:
+            names = list(dict.fromkeys([*await self._served_last(queue), *names]))[:MAX_TENANTS]
         tenants = await self.app.store.tenants(queue, names) if names else []
         weights = {row.tenant: row.weight for row in watched.tenants}
         for row in tenants:
