@@ -30,6 +30,7 @@ RULES = [DEPLOY / "prometheus" / name for name in ("rules.yml", "alerts.yml")]
 READY = {'fairq_ready{instance="a"}': "1x60"}
 QUEUE = 'queue="q",instance="a"'
 OPEN = {f"fairq_queue_paused{{{QUEUE}}}": "0x60", f"fairq_queue_closed{{{QUEUE}}}": "0x60"}
+BUSY = {'fairq_worker_credit{instance="a"}': "100x60", 'fairq_worker_leases{instance="a"}': "99x60"}
 TENANT = f'tenant="ada",{QUEUE}'
 FIRES: dict[str, dict[str, str]] = {
     "FairqServerDown": {'up{job="fairq",instance="a"}': "0x60"},
@@ -47,7 +48,7 @@ FIRES: dict[str, dict[str, str]] = {
         f"fairq_tenant_noisy{{{TENANT}}}": "0x60", **OPEN,
     },
     "FairqSlotsBusy": {
-        'fairq_worker_credit{instance="a"}': "100x60", 'fairq_worker_leases{instance="a"}': "99x60",
+        **BUSY, **OPEN,
         f'fairq_queue_tasks{{state="ready",{QUEUE}}}': "3x60",
     },
     "FairqDeadLetters": {
@@ -142,7 +143,7 @@ def test_each_alert_fires_when_it_should_and_alone(tmp_path: Path) -> None:
         )
         for name, series in FIRES.items()
     ]
-    tests.append(case({**READY, **WELL}, set()))
+    tests += [case({**READY, **WELL}, set()), case({**READY, **HELD_BACK, **BUSY}, set())]
     (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": list(map(str, RULES)), "tests": tests}))
     run("promtool", "test", "rules", tmp_path / "test.yml")
 
