@@ -45,7 +45,7 @@ class Filter:
         Literal["exhausted", "rejected", "expired", "lease_lost"] | None,
         Parameter(help="Only dead letters that died for this reason."),
     ] = None
-    error: Annotated[str | None, Parameter(help="Only dead letters whose error contains this text.")] = None
+    error: Annotated[str | None, Parameter(help="Only dead letters with an error that contains this text.")] = None
     older_than: Older = None
     younger_than: Younger = None
 

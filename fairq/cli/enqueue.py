@@ -108,7 +108,7 @@ def enqueue(
     if lines is None and text_lines:
         raise BadRequest("--text-lines needs --lines", field="lines")
     if payload is None and batch is not None:
-        raise BadRequest("--batch cannot be used with a file, whose tasks form their own batch", field="batch")
+        raise BadRequest("--batch cannot be used with a file: its tasks form their own batch", field="batch")
     if payload is not None and max_running:
         raise BadRequest("--max-running needs --lines or --requests", field="max_running")
     options: TaskOptions = {**asdict(given), "delay": delay, "replace": replace, "name": name}  # type: ignore[typeddict-item]

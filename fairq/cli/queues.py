@@ -37,7 +37,7 @@ def _shown(settings: QueueSettings) -> dict[str, Any]:
 
 _DEFAULTS = _shown(QueueSettings())
 _SETTINGS = (
-    f"share: {' or '.join(SHARES)}; queue_weight: {MIN_WEIGHT} to {MAX_WEIGHT:g} (1.0), beside other queues of its"
+    f"share: {' or '.join(SHARES)}; queue_weight: {MIN_WEIGHT} to {MAX_WEIGHT:g} (1.0), among the queues of its"
     " workers; whole numbers, with their ranges and defaults: "
 ) + ", ".join(
     f"{name} {low}-{high}{'%' * (name == 'reserve')} ({_DEFAULTS[name]})"

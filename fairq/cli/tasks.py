@@ -31,7 +31,7 @@ class Filter:
     older_than: Annotated[
         timedelta | None, Parameter(help="Only tasks enqueued longer ago than this: 90s, 30m, 12h, 7d.")
     ] = None
-    error: Annotated[str | None, Parameter(help="Only tasks whose last error contains this text.")] = None
+    error: Annotated[str | None, Parameter(help="Only tasks with a last error that contains this text.")] = None
 
 
 _STATES = columns_of("id", "state", "tenant", "attempt", "lost_leases", "when", "worker", "reason", "error", id="task")
@@ -47,7 +47,7 @@ class AttemptFilter:
     state: Annotated[AttemptState | None, Parameter(help="Only attempts in this state.")] = None
     tenant: Annotated[str | None, Parameter(help="Only attempts at tasks of this tenant.")] = None
     name: Annotated[str | None, Parameter(help="Only attempts at tasks of this name.")] = None
-    error: Annotated[str | None, Parameter(help="Only attempts whose error contains this text.")] = None
+    error: Annotated[str | None, Parameter(help="Only attempts with an error that contains this text.")] = None
 
 
 _ATTEMPTS = columns_of("id", "state", "name", "attempt", "leased_at_ms", "ran_ms", "worker", "error", id="task")

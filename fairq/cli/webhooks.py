@@ -41,7 +41,7 @@ def add(
     Parameters
     ----------
     queue
-        Queue whose tasks are posted (by `fairq webhook-worker QUEUE`).
+        Queue of the tasks that are posted (by `fairq webhook-worker QUEUE`).
     url
         URL to post to; {tenant} in it stands for the tenant's name.
     secret_file

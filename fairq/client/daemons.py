@@ -1,6 +1,6 @@
 """Daemon threads, in which functions run under asyncio.
 
-A process waits for anyio's own threads there, also for one whose function goes on after no one waits for it any more.
+A process waits for anyio's own threads there, even for one that was abandoned and runs on.
 Under trio anyio's threads are daemons.
 """
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 log = Log("fairq.worker")
 
-Running = tuple[OwnTask, PushedTask]  # a task whose handler runs, and its runner
+Running = tuple[OwnTask, PushedTask]  # a running task, and its runner
 # A task that waits for a place: its queue, itself, and the end of its time by the clock of the event loop, or later.
 Waiting = tuple[str, PushedTask, float]
 
@@ -97,7 +97,7 @@ class Runners:
             self.release(*self.waiting.pop()[:2])
 
     def look_again(self) -> None:
-        """Have runners look again at the tasks whose leases were in doubt."""
+        """Let runners look again at tasks with leases that were in doubt."""
         if self.in_doubt:
             self.waiting.extendleft(reversed(self.in_doubt))
             self.in_doubt.clear()

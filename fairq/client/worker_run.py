@@ -81,7 +81,7 @@ class WorkerRun:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
         check_int(app.concurrency, "concurrency", 1, MAX_CREDIT)
         check_int(app.prefetch, "prefetch", 0, MAX_CREDIT - app.concurrency)
-        # More may have begun than run: a place whose task has ended does not wait for its settlement to be sent.
+        # More may have begun than run: the place of an ended task does not wait for its settlement to be sent.
         most_begun = app.concurrency + min(app.concurrency, app.prefetch // 2) if app.prefetch else 0
         session = WorkerSession(
             worker=app.name, queues=queues, credit=app.concurrency + app.prefetch, most_begun=most_begun,

@@ -65,7 +65,7 @@ def _asyncio_poller(loop: Any) -> File | None:
 
 @frozen
 class _Number:
-    """A file of which only the number is known."""
+    """A file known only by its number."""
 
     number: int
 

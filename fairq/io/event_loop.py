@@ -39,7 +39,7 @@ def in_trio() -> bool:
 
 
 def in_event_loop() -> bool:
-    """True in a task of trio or asyncio, not in a thread beside."""
+    """True in a task of trio or asyncio, not in another thread."""
     try:
         return in_trio() or bool(asyncio.get_running_loop())
     except RuntimeError:

@@ -38,7 +38,7 @@ from fairq.io.exception_groups import unwrap
 if TYPE_CHECKING:
     from fairq.io.runtime import File, Runtime
 
-_LOOPS = ("asyncio", "trio", "uvloop")  # whose handlers of signals do nothing without them
+_LOOPS = ("asyncio", "trio", "uvloop")  # their signal handlers do nothing without them
 _SAID = "fairq: this forked process ends where it would go on in its parent's event loop"
 
 

@@ -13,7 +13,7 @@ from fairq.io.taskless import in_task
 
 @asynccontextmanager
 async def open_plain_nursery() -> AsyncIterator[trio.Nursery]:
-    """Open a nursery out of which a single exception comes as it is, not in a group."""
+    """Open a nursery that raises a single exception unchanged, not in a group."""
     with ungrouped():
         async with trio.open_nursery() as nursery:
             yield nursery

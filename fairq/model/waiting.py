@@ -80,7 +80,7 @@ class Report:
 
     `delivered`, of that `free`, and `entitled` (seconds of worker time, or tasks; as in TenantTotals) are those of the
     last `share_over_ms`; 0: not known.
-    `unanswered`: servers whose starts are missing, since they did not answer in time.
+    `unanswered`: servers that did not answer in time; their starts are missing.
     """
 
     tenant: str

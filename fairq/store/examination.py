@@ -236,7 +236,7 @@ def _migration(state: DataState, each: Migration) -> Finding:
     remedy = "back up, then roll the servers: new ones do it when no older one runs, and no older one comes back then"
     if each.number == state.target:
         message = f"version {state.version}; it is being migrated to {each.number}: {each.about}"
-        remedy = "servers do it beside their work; fairq migrate does it too"
+        remedy = "servers do it in the background; fairq migrate does it too"
     return Finding("warning", "data", message, remedy)
 
 

@@ -207,7 +207,7 @@ class ClientSession(Session):
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float, lease: HeldLease | None = None) -> Call:
         """Enqueue at least one task, in frames shared with other calls; the call's result is one outcome per task.
 
-        A producer's tasks have full ids, all of one tenant. `lease`: that of the task whose handler enqueues them.
+        A producer's tasks have full ids, all of one tenant. `lease`: the lease of the handler that enqueues them.
         """
         call = self._remember(Call(deadline, result=[None] * len(tasks), missing=len(tasks)))
         if not call.is_done:

@@ -1,4 +1,4 @@
-"""A batch of which four tasks run at once, with its progress, and a task that follows when all are done."""
+"""A batch with four tasks running at once, its progress, and a task that follows when all are done."""
 
 import asyncio
 

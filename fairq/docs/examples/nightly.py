@@ -1,4 +1,4 @@
-"""A schedule for every night at three, and one for every second of which one fire is awaited."""
+"""A schedule for every night at three, and one for every second; the program waits for one fire of it."""
 
 import asyncio
 from zoneinfo import ZoneInfo

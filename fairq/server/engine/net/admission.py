@@ -36,7 +36,7 @@ WRONG_TOKENS_PER_S, WRONG_TOKENS_BURST = 5.0, 100.0  # of one address
 CHANGES_PER_S, CHANGES_BURST = 1.0, 100.0  # of one tenant, that the audit and the log note
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
 PER_TURN, HTTP_PER_TURN = 8, 1  # messages of one tenant, and HTTP requests, that begin in one turn of the scheduler
-TLS_PER_TURN = 4  # pieces of TLS handshakes, each of which takes up to 1 ms
+TLS_PER_TURN = 4  # pieces of TLS handshakes; each takes up to 1 ms
 RECONNECT_MS = 1_000  # after which a refused client may connect again
 
 

@@ -1,9 +1,9 @@
 """Questions of one server to all others, and their answers.
 
-Which worker holds a lease is known to the worker's server only, and is not stored: a lease costs nothing for it. A
-server that must tell it asks the others, over the channel of messages about workers. Those whose list of workers is in
-the store are waited for, at most ANSWER_S: a server that was killed or stopped does not answer. Messages may be lost,
-so a missing answer is not a "no".
+Only a worker's server knows which leases the worker holds; it is not stored, so it costs a lease nothing. A server that
+needs to know asks the others, over the channel of messages about workers. It waits, at most ANSWER_S, for the servers
+with a list of workers in the store: a server that was killed or stopped does not answer. Messages may be lost, so a
+missing answer is not a "no".
 
 | kind | asked | each server's answer |
 |---|---|---|

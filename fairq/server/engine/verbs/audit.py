@@ -1,10 +1,10 @@
-"""The audit: every change by an operator is noted before it is carried out, and how it ended.
+"""The audit: every change by an operator is recorded before it is carried out, and again when it has ended.
 
-So each leaves a trace: one whose server died meanwhile, could not reach the store any more, or was asked by an operator
-who has gone, is shown as begun, and after minutes as one whose outcome is unknown. A change that cannot be noted is not
-carried out. What tenants and producers set is noted afterwards, if it was not refused and changed anything, at a rate
-for each tenant: their audit serves to explain, and is no promise. Payloads, secrets and tokens are never noted: only
-the fields in TOLD are.
+So each leaves a trace. If its server died, could not reach the store any more, or its operator left, it is shown as
+begun, and after minutes with an unknown outcome. A change that cannot be recorded is not carried out. Changes by
+tenants and producers are recorded afterwards, unless they were refused or changed nothing, at a rate for each tenant:
+their audit helps to explain, and is not a guarantee. Payloads, secrets and tokens are never recorded: only the fields
+in TOLD are.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ async def _ask_settings(view: View) -> Context:
     fields = [
         Field(name, name, f"{low:,} to {high:,}", value=now[name]) for name, (low, high) in SETTING_RANGES.items()
     ]
-    weight = f"beside other queues of its workers: {MIN_WEIGHT} to {MAX_WEIGHT:,g}"
+    weight = f"among the queues of its workers: {MIN_WEIGHT} to {MAX_WEIGHT:,g}"
     fields.append(Field("queue_weight", "queue_weight", weight, value=now["queue_weight"]))
     text = f"What holds for all tasks of {_whom(queue, None)}."
     return form_of(text, share, *fields, queue=queue, if_version=row["version"])
