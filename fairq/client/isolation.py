@@ -35,10 +35,10 @@ from weakref import getweakrefcount
 
 import anyio
 
-from fairq.client.frames import let_frames_go
+from fairq.client.traceback_frames import let_frames_go
+from fairq.io.cancel_backoff import CancelBackoff
 from fairq.io.event_loop import current_runtime, current_task, forget_native_cancels, in_trio, native_cancels
 from fairq.io.exception_groups import ungrouped
-from fairq.io.patience import Patience
 from fairq.log import Log
 
 log = Log("fairq.worker")
@@ -118,13 +118,13 @@ async def _run_in_own_task(
     is_cancelled: Callable[[], bool],
 ) -> None:
     is_unchanged, interrupt = True, None
-    patience = Patience(current_runtime())
+    backoff = CancelBackoff(current_runtime())
 
     async def begin() -> None:
         nonlocal is_unchanged, interrupt
-        with patience.running():
+        with backoff.running():
             left = _watch(current_task(), fresh)
-            own = OwnTask(patience.scope, lambda: patience.is_cancelled or is_cancelled(), left)
+            own = OwnTask(backoff.scope, lambda: backoff.is_cancelled or is_cancelled(), left)
             try:
                 await run(own)
             except anyio.get_cancelled_exc_class() as cancelled:
@@ -136,10 +136,10 @@ async def _run_in_own_task(
                 is_unchanged = left() != IN_TASK
 
     try:
-        with ungrouped(), patience.scope, patience.shield:  # in a generator they would leave a cycle
+        with ungrouped(), backoff.scope, backoff.shield:  # in a generator they would leave a cycle
             async with anyio.create_task_group() as group:
                 fresh().run(partial(group.start_soon, begin, name="fairq runner"))
-                await patience.watch()
+                await backoff.watch()
     except RuntimeError as error:  # trio's, when that task ended
         if is_unchanged:
             raise

@@ -27,11 +27,11 @@ from attrs import define, field
 
 from fairq.client import tracing
 from fairq.client.driver import Driver
-from fairq.client.frames import let_frames_go
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.isolation import IN_TASK, OwnTask, in_context
 from fairq.client.loops import fault_of
 from fairq.client.threads import Threads
+from fairq.client.traceback_frames import let_frames_go
 from fairq.errors import FairqError, SettingsError
 from fairq.io.runtime import Lot, Runtime
 from fairq.log import Log

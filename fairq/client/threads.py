@@ -15,8 +15,8 @@ import anyio
 from attrs import define, field
 
 from fairq.client.daemons import DaemonThreads
-from fairq.client.frames import let_frames_go
 from fairq.client.timeouts import within
+from fairq.client.traceback_frames import let_frames_go
 from fairq.io.event_loop import current_runtime
 from fairq.io.forks import OwnProcess
 from fairq.io.runtime import Runtime

@@ -34,8 +34,8 @@ async def within(limit_s: float, call: Callable[[], Awaitable[T]]) -> T:
         return await call()
     import anyio
 
-    from fairq.client.frames import let_frames_go
-    from fairq.io.patience import limit
+    from fairq.client.traceback_frames import let_frames_go
+    from fairq.io.cancel_backoff import limit
 
     with anyio.move_on_after(limit_s) as scope, limit(scope):
         try:

@@ -32,7 +32,7 @@ MANY = 20
 
 
 @define(eq=False)
-class Patience:
+class CancelBackoff:
     """Of one runner."""
 
     runtime: Runtime
@@ -157,7 +157,7 @@ def _below(task: Any) -> Iterator[Any]:
             yield from _below(child)
 
 
-_of_tasks: dict[Any, Patience] = {}  # of runners
+_of_tasks: dict[Any, CancelBackoff] = {}  # of runners
 
 
 def limit(scope: anyio.CancelScope) -> AbstractContextManager[None]:
