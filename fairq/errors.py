@@ -150,7 +150,7 @@ class NotEmpty(FairqError):
 
 
 class StaleVersion(FairqError):
-    """Another operator has changed it since it was read; the message tells the current version. Nothing was done."""
+    """Another operator has changed it since it was read; the message has the current version. Nothing was done."""
 
     code = "stale_version"
 

@@ -165,7 +165,7 @@ async def _watch_signals(
 
 
 def _say_stopping(running: int, grace: float, again_ends: bool) -> str:
-    """Say what a stopping worker does: at a terminal the next ctrl-C is near."""
+    """Print what a stopping worker does: at a terminal the next ctrl-C is near."""
     if not running:
         return "stopping: no task runs"
     tasks = "1 task runs" if running == 1 else f"{running} tasks run"

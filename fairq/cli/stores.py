@@ -20,7 +20,7 @@ PATIENCE_S = 2.0  # after which the command prints what it waits for
 @Parameter(name="*")
 @frozen
 class StoreChoice:
-    """Which store."""
+    """The options that choose a store."""
 
     store: Annotated[
         str | None,

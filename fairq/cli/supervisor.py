@@ -36,7 +36,7 @@ from fairq.model.checks import MAX_WORKER_CHARS
 log = Log("fairq.worker")
 
 CHILD = "FAIRQ_WORKER_CHILD"  # the variable that holds a child's number, from 1
-LINE = "FAIRQ_WORKER_LINE"  # the one that tells it its line
+LINE = "FAIRQ_WORKER_LINE"  # the one that names its line
 MAX_PROCESSES = 256
 RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
 STEADY_S = 10.0  # a child that has lived for so long has not failed at its start

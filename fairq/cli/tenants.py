@@ -34,7 +34,7 @@ _COLUMNS = columns_of(
 
 _UNITS = (
     "delivered since the tenant came, in seconds of worker time, or tasks where the queue's share is count: contested "
-    "while tenants waited, to compare with its due, and free, as nobody waited for it"
+    "while tenants waited, to compare with its due, and free, as no tenant waited for it"
 )
 _RARE = ("pending", "delayed", "dead", "is_limited", "is_paused", "is_closed")
 

@@ -56,7 +56,7 @@ def top(*, queue: str | None = None, once: Once = False, json: Json = False, ser
     """Show queues and their top tenants: rates, waiting times, shares.
 
     Delivered is a tenant's part of all service: contested while tenants waited, to compare with its due; and free, as
-    nobody waited for it.
+    no tenant waited for it.
 
     Rates cover the last minute, shares and waiting times the last five, at all servers, which add their counts every
     ten seconds. Of tenants that these leave out, those are shown that have most tasks.

@@ -157,7 +157,7 @@ class Opening:
     def receive(self, data: bytes) -> Channel | None:
         """Process bytes (empty: no more will come); returns the channel once it is open.
 
-        Raises: Refused; ssl.SSLError: `outgoing` then tells the server why; OSError.
+        Raises: Refused; ssl.SSLError: `outgoing` then has an alert for the server; OSError.
         """
         if self._handshake is None:
             self._start_tls(data)

@@ -123,7 +123,7 @@ class ConnectSteps:
                 self.send(opening.outgoing())
         except ssl.SSLError:
             with suppress(OSError):
-                self.send(opening.outgoing())  # tells it why
+                self.send(opening.outgoing())  # tells the server why
             raise
         if self.channel is not None:
             self.deadline = inf

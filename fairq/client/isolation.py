@@ -152,9 +152,9 @@ async def _run_in_own_task(
 
 
 def _watch(task: Any, fresh: Callable[[], Context]) -> Callable[[], int]:
-    """Return what tells what handlers have left in the running scheduler task since now."""
+    """Return a function that finds what handlers have left in the running scheduler task since now."""
     (variables,) = get_referents(fresh())  # the map: the last of a context's referents, a copy's only one
-    if in_trio():  # nobody can cancel its task but by these
+    if in_trio():  # its task can be cancelled only by these
         name, status, context = task.name, task._cancel_status, task.context  # the innermost open scope's, or nursery's
         uses = getrefcount(context)
 
@@ -174,7 +174,7 @@ def _watch(task: Any, fresh: Callable[[], Context]) -> Callable[[], int]:
 
     def left_in_asyncio() -> int:
         is_used = getrefcount(context) != uses
-        found = get_referents(task, context)  # of the task, its name and attributes: it tells these in no other way
+        found = get_referents(task, context)  # of the task, its name and attributes: there is no other way to see these
         is_fresh = found.pop() is variables and not is_used
         if (
             found != referents

@@ -180,7 +180,7 @@ def structure(payload: Any, kind: Any) -> Any:
 
 
 def errors_in(error: Exception, root: str) -> list[str]:
-    """Say what is wrong with a value that raised this, with the path of each field from `root` on."""
+    """Return the faults of a value that raised this, with the path of each field from `root` on."""
     try:
         return transform_error(error, root, _say)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""How a client sends requests of any kind."""
+"""Sends a client's requests."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ async def _no_results(_: str | None) -> Any:
 
 
 def _in_event_loop(method: F, *, must_run: bool = False) -> F:
-    """Have a method that is awaited refuse threads, where it would never run; `must_run`: count calls until they do."""
+    """Make an awaited method refuse threads, where it would never run; `must_run`: count calls that have not run."""
 
     @wraps(method)
     def call(task: Task[Any], *args: Any, **options: Any) -> Any:

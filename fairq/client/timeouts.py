@@ -1,4 +1,4 @@
-"""How long a handler may run."""
+"""Timeouts of handlers."""
 
 from __future__ import annotations
 

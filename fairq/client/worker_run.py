@@ -62,7 +62,7 @@ class WorkerRun:
     threads: Threads = field(init=False)
     runners: Runners = field(init=False)
     fault: FairqError | None = field(default=None, init=False)  # of the worker, not of a task: it ends
-    rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
+    rest: Event | None = field(default=None, init=False)  # set while a task waits until nothing is held
     ended: Ended = field(default="", init=False)  # why it takes no more tasks: the first reason
     is_cancelled: Callable[[], bool] = field(default=is_cancelled, init=False)  # a handler, from outside of it
     is_leaving: bool = field(default=False, init=False)  # all handlers are cancelled

@@ -1,4 +1,4 @@
-"""What `fairq demo --stay` leaves: a server and two workers that go on, in a folder of their own, until `--end`."""
+"""The service of `fairq demo --stay`: a server and two workers that run on in a folder of their own, until `--end`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Django's settings say of fairq."""
+"""Reads fairq's settings from Django's."""
 
 from __future__ import annotations
 

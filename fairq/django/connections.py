@@ -12,7 +12,7 @@ from fairq.client.worker import Worker
 
 
 class TransactionLeftOpen(Exception):
-    """A handler returned inside a transaction, which no one would commit: it was rolled back."""
+    """A handler returned inside an open transaction: it was rolled back."""
 
 
 def install(app: Worker) -> None:

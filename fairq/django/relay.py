@@ -47,7 +47,7 @@ def relay(client: Client, using: str, interval_s: float) -> None:
 def send_due(client: Client, using: str) -> int:
     """Enqueue the tasks of up to MOST_ROWS rows; returns how many were read.
 
-    The row of a task that is refused stays, says why, and is tried again later: it is in no one's way.
+    The row of a task that is refused stays, says why, and is tried again later: it delays no other task.
     Raises: what is not for a task's sake; then no row has changed.
     """
     skip_locked = connections[using].features.has_select_for_update_skip_locked

@@ -58,7 +58,7 @@ _replaced: list[tuple[int, Any, Any]] = []  # signals, what handles them now, an
 
 
 def keep_from_children(file: File) -> None:
-    """Have no child share a file, from now on until it is closed or dropped."""
+    """Keep a file from children, from now on until it is closed or dropped."""
     _files.add(file)
 
 
@@ -161,7 +161,7 @@ def _begin_child() -> None:
 
 
 def _bury(files: list[File]) -> None:
-    """Have files be /dev/null under their numbers: what holds one can neither use it nor close another's."""
+    """Replace files by /dev/null under their numbers: their holders can neither use them nor close others'."""
     if not (numbers := {number for file in files if (number := file.fileno()) >= 0}):
         return
     os.close(min(numbers))  # there may be no number left for one more

@@ -1,4 +1,4 @@
-"""Which exceptions a signal has raised, as ctrl-C raises KeyboardInterrupt.
+"""Recognises exceptions that a signal has raised, as ctrl-C raises KeyboardInterrupt.
 
 Python calls a signal's handler wherever the main thread stands, so what that raises may come out of a task's handler,
 and looks as if that had raised it. One stops the program, the other has failed a task. So while a worker runs, what the
@@ -24,7 +24,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 @define(eq=False)
 class _Remembering:
-    """What a signal calls: what it called before."""
+    """A signal handler that calls the previous one."""
 
     before: Callable[[int, FrameType | None], Any]
     raised: BaseException | None = field(default=None, init=False)  # the newest

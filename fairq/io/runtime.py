@@ -1,4 +1,4 @@
-"""What the SDK needs of an event loop, bound once for each client.
+"""The SDK's interface to an event loop, bound once for each client.
 
 anyio looks its backend up at each call. That costs more than the call itself where it is made for every task, so those
 few functions are kept here, as the loop has them. Everything else is anyio's.
@@ -20,14 +20,14 @@ Take = Callable[[bytes], bool]
 
 
 class File(Protocol):
-    """What has a file number: below 0 once it is closed."""
+    """An object with a file number: below 0 once it is closed."""
 
     def fileno(self) -> int:
         """Return the number."""
 
 
 class Event(Protocol):
-    """What trio.Event and asyncio.Event have in common."""
+    """The common part of trio.Event and asyncio.Event."""
 
     def set(self) -> None:
         """Wake those that wait, now and later."""

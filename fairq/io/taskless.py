@@ -83,7 +83,7 @@ class Wait:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def end(self, value: Any) -> None:
-        """Have the one that waits go on with a value. Raises nothing of what it does then."""
+        """Resume the waiting coroutine with a value. Its exceptions are not raised here."""
         if self._run is not None:
             self._run.go_on(value)
         elif self._task is not None:

@@ -1,4 +1,4 @@
-"""What the two ends of a websocket have in common: messages in and out, deadlines, and turns left to others.
+"""The common part of both ends of a websocket: messages in and out, deadlines, and turns left to others.
 
 The websocket does no I/O (fairq/wire/websocket.py). Each end adds its socket: fairq/server/engine/net/transport.py and
 fairq/client/transport.py. Deadlines measure progress: a long message may take any time as long as bytes move. A

@@ -18,7 +18,7 @@ STATE = one_of(*STATES)
 
 @frozen
 class AttemptFilter:
-    """Which attempts: those that all of these hold for."""
+    """A filter of attempts: all its conditions must hold."""
 
     state: Annotated[str | None, STATE] = None
     tenant: Annotated[str | None, TENANT] = None

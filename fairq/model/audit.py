@@ -80,7 +80,7 @@ class AuditPage:
 
 @frozen
 class AuditFilter:
-    """Which changes are asked for; empty fields match all. `queues` are the queues of the token that asks."""
+    """A filter of changes; empty fields match all. `queues` are the queues of the caller's token."""
 
     token: Annotated[str, TOKEN] = ""
     verb: Annotated[str, VERB] = ""

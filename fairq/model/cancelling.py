@@ -12,7 +12,7 @@ from fairq.model.rules import SPAN
 
 @frozen
 class WaitingFilter:
-    """Which waiting tasks: None and 0 mean any.
+    """A filter of waiting tasks: None and 0 mean any.
 
     `older_than_ms`: enqueued so long ago, by the store's clock, when a walk over the tasks begins. `error`: text that
     the error of the last attempt contains.

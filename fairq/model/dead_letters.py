@@ -37,7 +37,7 @@ class DeadLetter:
 
 @frozen
 class DeadFilter:
-    """Which dead letters: None means any. Ages are by the store's clock, when a walk over the letters begins."""
+    """A filter of dead letters: None means any. Ages are by the store's clock, when a walk over the letters begins."""
 
     tenant: Annotated[str | None, TENANT] = None
     reason: Annotated[str | None, REASON] = None

@@ -31,7 +31,7 @@ class Service(NamedTuple):
 
     @property
     def contested(self) -> float:
-        """What it was given while tenants waited."""
+        """Its service while tenants waited."""
         return self.delivered - self.free
 
 

@@ -35,7 +35,7 @@ class QueueRow(QueueState):
 
 @frozen
 class OpenState:
-    """When the `queue` or the `tenant` is open, and whether it is now; `changes_at_ms` tells until when."""
+    """When the `queue` or the `tenant` is open, and whether it is now; until `changes_at_ms`."""
 
     of: str
     text: str

@@ -83,7 +83,7 @@ class SettingOptions(TypedDict, total=False):
 
 
 class DeadLetterFilter(TypedDict, total=False):
-    """Which dead letters: those that all of these hold for; None is as good as absent."""
+    """A filter of dead letters: all its conditions must hold; None is as good as absent."""
 
     tenant: Annotated[str | None, "for operators: the tenant (all)"]
     reason: Annotated[str | None, "exhausted, rejected, expired or lease_lost (any)"]

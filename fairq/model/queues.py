@@ -129,4 +129,4 @@ class QueueState:
     is_repairing: bool
     settings: QueueSettings
     made_by: str = ""  # empty: an operator
-    made_at_ms: int = 0  # 0: nobody has yet
+    made_at_ms: int = 0  # 0: not made yet

@@ -43,7 +43,7 @@ Schema = dict[str, Any]
 
 @frozen(eq=False)
 class Rule:
-    """What a field may hold, beyond its type; a field that has one is `Annotated` with it.
+    """The rule of a field, in addition to its type; the field is `Annotated` with it.
 
     `check` returns a value of the field that is named, or raises BadRequest or TooLarge with that name. `schema` is the
     JSON Schema of such values, `bad` are values of the right type that the check refuses, and `long` those that it

@@ -33,7 +33,7 @@ def say_silence(silent: SilentWorker | WorkerState) -> str:
 
 
 def say_silent(silent: SilentWorker | WorkerState) -> str:
-    """Say what is known of a silent worker."""
+    """Describe a silent worker."""
     lost = f", lost {_tasks(silent.lost)}" if silent.lost else ""
     held = f", holds {_tasks(silent.held)}" if silent.held or not lost else ""
     return f"silent for {say_span(silent.silent_ms)}{held}{lost}"

@@ -8,7 +8,7 @@ from attrs import frozen
 
 
 class LeaseKey(NamedTuple):
-    """What names one lease: the queue and full id of its task, and its number."""
+    """The key of a lease: the queue and full id of its task, and its number."""
 
     queue: str
     id: str

@@ -29,7 +29,7 @@ from fairq.server.settings import Settings
 
 log = structlog.get_logger("fairq.server")
 
-CHILD = "FAIRQ_CHILD"  # the variable that tells a child its line
+CHILD = "FAIRQ_CHILD"  # the variable that names a child's line
 READY = b"ready\n"  # printed by a child when it serves
 RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
 STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
@@ -97,7 +97,7 @@ def _reserved(host: str, port: int, field: str = "port") -> Iterator[int]:
     """Keep a port for the children while the context lasts. Raises: SettingsError, also if other servers share it."""
     try:
         family, address = addresses_of(host, port)[0]
-        with socket.socket(family) as alone:  # as long as nobody listens there, others may bind too
+        with socket.socket(family) as alone:  # as long as no process listens there, others may bind too
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             alone.bind(address)
         bound = shared_socket(family, address)

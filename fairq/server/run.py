@@ -193,7 +193,7 @@ async def _open_listeners(
 async def serve(settings: Settings, line: socket.socket | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once.
 
-    `line`: this is one of several processes that share the port; it tells its parent when it serves.
+    `line`: this is one of several processes that share the port; it reports to its parent when it serves.
     """
     serving, stop = trio.Event(), trio.Event()
     async with background() as nursery:

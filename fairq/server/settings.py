@@ -183,7 +183,7 @@ class Settings:
     def with_all_for_dev(self) -> Settings:
         """Return the settings with both HTTP listeners on if they are for development: at the ports next to 7700.
 
-        Beside another port they take free ones, which the line that says `serving` tells.
+        With another port they take free ones, which the line that says `serving` names.
         """
         if not self.dev:
             return self

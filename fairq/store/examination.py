@@ -127,7 +127,7 @@ def _persistence(info: Mapping[str, str], config: Mapping[str, str] | None) -> l
 
 
 def _replicas(info: Mapping[str, str], config: Mapping[str, str] | None) -> list[Finding]:
-    """Say what a failover would cost: a promoted replica takes no writes while it has fewer replicas than it needs."""
+    """Describe the cost of a failover: a promoted replica takes no writes while it has fewer replicas than it needs."""
     if info.get("role") == "slave":
         message, remedy = "this node is a replica and takes no writes", "name the primary, or its sentinels, in the URL"
         return [Finding("problem", "replicas", message, remedy)]
@@ -189,7 +189,7 @@ async def _permissions(call: Ask) -> list[Finding]:
     except FairqError as error:
         if "Function not found" in error.message:
             return [Finding("ok", "permissions", "not checked: no server of this version has used the store yet")]
-        if isinstance(error, Redirected):  # the node that has the slot tells
+        if isinstance(error, Redirected):  # the node that has the slot answers
             return []
         remedy = "allow FCALL, FCALL_RO, FUNCTION and the keys and channels fq:* in the user's ACL"
         return [Finding("problem", "permissions", error.message, remedy)]
@@ -216,7 +216,7 @@ async def _libraries(call: Ask) -> list[Finding]:
 async def _data(call: Ask) -> list[Finding]:
     try:
         state = await data_state(call)
-    except Redirected:  # the node that has the slot tells
+    except Redirected:  # the node that has the slot answers
         return []
     except SettingsError as error:
         message, _, remedy = error.message.partition(": ")

@@ -60,7 +60,7 @@ READABLE = f"{OLDEST} to {library.DATA_VERSION}" if MIGRATIONS else str(OLDEST)
 
 @frozen
 class DataState:
-    """Which version the data has, and to which it is being migrated (`target`; the same: to none)."""
+    """The version of the data, and the one to which it is being migrated (`target`; the same: to none)."""
 
     version: int
     target: int

@@ -2,7 +2,7 @@
 
 A queue is made by the first call that stores something in it; with a quota of 0, by the first one of an operator.
 This server remembers which queues exist, so that it asks the store once. If another server has deleted the queue
-meanwhile, the store refuses the call. An operator deletes a queue or servers remove one that nobody uses (both:
+meanwhile, the store refuses the call. An operator deletes a queue or servers remove one that is unused (both:
 lua/operate/delete.lua).
 """
 

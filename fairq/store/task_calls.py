@@ -173,7 +173,7 @@ class TaskCalls(Calls):
         self.counts.settled(queue, settlements, outcomes)
 
     async def are_leased(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[bool]:
-        """Tell which of up to 500 leases (id, number) are open."""
+        """Return which of up to 500 leases (id, number) are open."""
         rows = await self._call_in_parts("tasks", queue, [id for id, _ in leases], size=LOOKS)
         return [row[-1] == lease for row, (_, lease) in zip(rows, leases, strict=True)]
 

@@ -42,7 +42,7 @@ class Alarm:
                     pass
 
     def close(self) -> None:
-        """Close it; nobody may wait."""
+        """Close it; no thread may wait for it."""
         self._ours.close()
         self._theirs.close()
 

@@ -89,7 +89,7 @@ class Transport(ConnectSteps):
             raise Disconnected("the other side reads too slowly")
 
     def close(self) -> None:
-        """Close the connection; tells the server so if that needs no waiting."""
+        """Close the connection; says so to the server if that needs no waiting."""
         if self.channel:
             self.channel.websocket.close(1000)
             with suppress(OSError):

@@ -103,7 +103,7 @@ class MemoryQueue:
 
     @contextmanager
     def _giving(self, tenant: str, tasks: Sequence[NewTask]) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-        """Have the model's next call know these tasks, if it stores them; yields them as it takes them."""
+        """Give the model's next call these tasks, to keep those it stores; yields them in its form."""
         for task in tasks:
             self.model.given.setdefault(task.id, task)
         yield [(task.id, _options(tenant, task)) for task in tasks]

@@ -1,4 +1,4 @@
-"""What an operator may ask of the service in memory: weights, limits and pauses."""
+"""An operator's calls to the service in memory: weights, limits and pauses."""
 
 from __future__ import annotations
 

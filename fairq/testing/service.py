@@ -51,7 +51,7 @@ class TrackedTask(EnqueuedTask):
 
     @property
     def error(self) -> str:
-        """What the last failure said, as operators read it."""
+        """The last failure's message, as operators read it."""
         return self._record.state.error
 
     @property
@@ -61,12 +61,12 @@ class TrackedTask(EnqueuedTask):
 
     @property
     def exceptions(self) -> Sequence[BaseException]:
-        """What its handler raised, call by call: with their tracebacks, to be looked into or raised."""
+        """The exceptions of its handler, call by call, with their tracebacks."""
         return tuple(self._record.exceptions)
 
     @property
     def progress(self) -> Sequence[tuple[float, str]]:
-        """What its handler said of its progress: fraction and text, one after the other."""
+        """The reports of its handler's progress: fraction and text, in order."""
         return tuple(self._record.progress)
 
     def __repr__(self) -> str:

@@ -73,7 +73,7 @@ class MeteredStream(httpcore2.AsyncNetworkStream):
         return MeteredStream(await self.inner.start_tls(ssl_context, server_hostname, timeout))
 
     def get_extra_info(self, info: str) -> Any:
-        """Tell what the HTTP client asks of the socket."""
+        """Return the socket's facts that the HTTP client asks for."""
         return self.inner.get_extra_info(info)
 
 

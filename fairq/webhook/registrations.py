@@ -24,7 +24,7 @@ POSTPONE_S, MAX_POSTPONE_S = 15.0, 600.0  # a paused webhook's tasks: at first, 
 
 @frozen
 class Policy:
-    """What a worker allows: which URLs it posts to, and what signs requests where a webhook has no secrets."""
+    """A worker's settings: the URLs that it may post to, and the secrets for webhooks without their own."""
 
     rules: AddressRules
     allow_hosts: Sequence[str] = ()

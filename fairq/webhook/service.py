@@ -96,9 +96,9 @@ class WebhookService:
                     await self._stopping.wait()
 
     async def _work(self, queue: str, burst: bool, task_status: trio.TaskStatus[None]) -> None:
-        """Run a queue's worker. Where nobody here has stopped it, it does not come back.
+        """Run a queue's worker.
 
-        It was drained by an operator then, or its burst is over.
+        If it was not stopped here, it is not started again: an operator has drained it, or its burst is over.
         """
         self._working.add(queue)
         try:
@@ -128,7 +128,7 @@ class WebhookService:
 
 @frozen
 class Asked:
-    """What a webhook worker was asked for; `servers`: their URLs, with commas."""
+    """The options of a webhook worker; `servers`: their URLs, with commas."""
 
     queues: Sequence[str]
     policy: Policy

@@ -1,4 +1,4 @@
-"""How a connection ends, or does not begin."""
+"""Errors that end a connection, or keep it from opening."""
 
 from __future__ import annotations
 

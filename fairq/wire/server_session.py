@@ -121,7 +121,7 @@ class ServerSession(Session):
         self.send(Push.type, {**head, "tasks": tasks})
 
     def stop(self, queue: str, numbers: Mapping[str, int]) -> None:
-        """Tell the worker that these tasks were cancelled; id -> lease number."""
+        """Send the worker that these tasks were cancelled; id -> lease number."""
         leases = [{"id": id, "lease": lease} for id, lease in numbers.items()]
         self.send(Stop.type, {"queue": queue, "leases": leases})
 
@@ -131,12 +131,12 @@ class ServerSession(Session):
         self._outbox, self.outgoing_bytes = [], 0
 
     def dismiss(self) -> None:
-        """Tell a worker to finish and end, and send it no more tasks."""
+        """Ask a worker to finish and end, and send it no more tasks."""
         self.state = State.DRAINING
         self.send(Dismiss.type)
 
     def drain(self) -> None:
-        """Tell the client that this connection ends soon, and send it no more tasks."""
+        """Send the client that this connection ends soon, and push no more tasks."""
         if self.state is not State.DRAINING:
             self.state = State.DRAINING
             self.send(Drain.type)

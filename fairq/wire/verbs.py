@@ -57,7 +57,7 @@ class Removed(TypedDict):
 
 
 class TaskEnd(TypedDict):
-    """How a task has ended."""
+    """The end of a task."""
 
     id: str
     state: Literal["done", "dead", "cancelled", "unknown"]

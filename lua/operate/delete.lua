@@ -10,7 +10,7 @@
 -- `delete_queue` blocks the queue, so that every other verb is refused with `deleting`. Each call then looks through a
 -- part of the store's keys, and deletes those of the queue; the last call deletes the record. Any server may continue
 -- at any time. A key of any size is one UNLINK, so a call's work is bounded.
--- `forget_queue` deletes the record of a queue that nobody uses, which has no other key that matters.
+-- `forget_queue` deletes the record of an unused queue, which has no other key that matters.
 
 local KEYS_PER_CALL = 150
 local HAS_SOMETHING = {'tenants', 'tasks', 'limits', 'opening_hours', 'webhooks'}  -- all other keys belong to a tenant

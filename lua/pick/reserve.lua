@@ -3,7 +3,7 @@
 -- The reserve: slots that are kept for tenants that have nothing running.
 --
 -- Theory. Of S slots attached to the queue K = ceil(S * reserve / 100) are kept, but never the last one, so that a
--- tenant which comes while long tasks fill the others need not wait for one of them to end. A claim tells S; there
+-- tenant which comes while long tasks fill the others need not wait for one of them to end. A claim sends S; there
 -- are at least as many as there are leases and as the claim asks for. Serving only tenants with nothing running
 -- beyond S - K leases would keep them, but break the weights: while enough of them wait, each would get one slot and
 -- no more, regardless of its weight. So leases that begin in kept slots are *loans*: they do not count among the S - K

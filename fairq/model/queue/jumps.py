@@ -11,7 +11,7 @@ STEPS = 3
 
 
 class Jumping(Scheduling):
-    """What ticks do after the time has gone back, a step each."""
+    """The steps of ticks after the time has gone back, one each."""
 
     def mend(self, now: float) -> None:
         """Do the next step."""

@@ -1,4 +1,4 @@
-"""How a task ends with others that follow it."""
+"""Acknowledges a task together with its follow-up tasks."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class Operating(Scheduling):
         return outcomes
 
     def revive(self, id: str, is_expired: bool) -> str:
-        """Have a dead letter count for its batch again, which is not complete until then; returns the outcome."""
+        """Count a dead letter for its batch again, which is not complete until it ends; returns the outcome."""
         task = self.records[id]
         b = self.batches.get(task.batch)
         if not b or b.created_at != task.opened_at:

@@ -1,4 +1,4 @@
-"""What a tenant keeps, in bytes: tasks, results, keys and events, and how much more it may."""
+"""The bytes that a tenant keeps in tasks, results, keys and events, and how many more it may."""
 
 from __future__ import annotations
 

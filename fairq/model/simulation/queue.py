@@ -37,7 +37,7 @@ class SimulatedQueue(Records):
         self._starts: dict[str, Start] = {}  # of the tasks that wait
 
     def arrive(self, start: Start, now: float) -> None:
-        """Have a task wait."""
+        """Add a waiting task."""
         self.open(now)
         self.sequence += 1
         id = str(self.sequence)

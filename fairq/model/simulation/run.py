@@ -19,7 +19,7 @@ _ARRIVES, _ENDS, _LETS_IN = range(3)
 
 @frozen
 class Outcome:
-    """What a tenant got: its part of all service (0 to 1; None: there was none), waiting times of first attempts (ms;
+    """A tenant's results: its part of all service (0 to 1; None: there was none), waiting times of first attempts (ms;
     None: none started), how many started, and how many wait in the end.
     """
 

@@ -37,7 +37,7 @@ class Worker(Protocol):
         """Give leased tasks to the worker; they were claimed at this time or later."""
 
     def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
-        """Tell the worker that these tasks were cancelled; id -> lease number."""
+        """Send the worker that these tasks were cancelled; id -> lease number."""
 
 
 @define(eq=False)
@@ -136,7 +136,7 @@ class Pool(Capacity):
         self.accounts.shrink(self.queues, turn_time())
 
     def wake(self) -> None:
-        """Have all queues look at the free slots again."""
+        """Let all queues look at the free slots again."""
         for look in self.on_change.values():
             look()
 
@@ -209,6 +209,6 @@ class QueueCapacity:
             self.wake()
 
     def wake(self) -> None:
-        """Have all queues that share workers with this one look at the free slots again."""
+        """Let all queues that share workers with this one look at the free slots again."""
         for pool in self.shared:
             pool.wake()

@@ -1,4 +1,4 @@
-"""Which queue gets the next free slot of a worker that serves several: a server's account of its queues, without I/O.
+"""Chooses the queue for the next free slot of a worker with several: a server's account of its queues, without I/O.
 
 A queue's virtual time is the worker time that it was given here, divided by its weight: running leases count as they
 run, and slots that are reserved for a claim as long as it is under way. Of the queues that wait, the one with the least

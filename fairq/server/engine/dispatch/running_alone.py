@@ -47,12 +47,12 @@ class Line:
     alone: tuple[str, str] | None = field(default=None, init=False)  # queue and id
 
     def wake_first(self) -> None:
-        """Have the first one look whether it may begin."""
+        """Let the first one check whether it may begin."""
         if self.waiting:
             self.waiting[0].wake()
 
     def renew(self, queue: str, id: str) -> bool:
-        """Renew the lease of a task that waits here, which tells what became of it; returns whether there is one."""
+        """Renew the lease of a task that waits here, to see whether it is valid; returns whether there is one."""
         found = [each for each in self.waiting if (each.queue, each.lease.id) == (queue, id)]
         for each in found:
             each.renew_at = 0.0
@@ -90,7 +90,7 @@ class Waiting:
     _woken: trio.Event = field(factory=trio.Event, init=False)
 
     def wake(self) -> None:
-        """Have it look again what it is to do."""
+        """Wake it, so that it checks its next step."""
         self._woken.set()
 
     @property

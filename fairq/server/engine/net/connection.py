@@ -124,7 +124,7 @@ class Connection:
         raise NotImplementedError
 
     def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
-        """Tell the worker that these tasks were cancelled; id -> lease number."""
+        """Send the worker that these tasks were cancelled; id -> lease number."""
         raise NotImplementedError
 
     async def room(self) -> None:

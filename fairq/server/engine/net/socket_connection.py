@@ -71,7 +71,7 @@ class SocketConnection(Connection):
         self._wake_in_time()
 
     def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
-        """Tell the worker that these tasks were cancelled; id -> lease number."""
+        """Send the worker that these tasks were cancelled; id -> lease number."""
         self.session.stop(queue, leases)
         self.wake_writer()
 

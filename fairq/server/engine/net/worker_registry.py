@@ -17,10 +17,10 @@ Each server also writes the list of its workers under a key that expires, so tha
 
 - The list may be long, so it is written when it changes, and a cheap command every few seconds keeps it from expiring:
   the list of a server that was killed or stopped is soon gone.
-- With each list a server tells the others how many slots its workers have for each queue: whole, since claims name the
-  slots of all servers; and divided among each worker's queues, for estimates (server_slots.py). It also tells how many
-  workers have the same queues, and their slots, for operators; and which workers are silent (silent_workers.py).
-- A server that receives the slots of an unknown server sends its own. So one that begins tells its own first.
+- With each list a server reports to the others how many slots its workers have for each queue: whole, since claims name
+  the slots of all servers; and divided among each worker's queues, for estimates (server_slots.py). It also reports how
+  many workers have the same queues, and their slots, for operators; and which workers are silent (silent_workers.py).
+- A server that receives the slots of an unknown server sends its own. So a new server sends its own first.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Forgotten(NamedTuple):
 
 
 async def forget_idle(store: Store, takers: TakersOf) -> None:
-    """Forget idle tenants and queues, again and again, until cancelled; `takers` tells which have workers."""
+    """Forget idle tenants and queues, again and again, until cancelled; `takers` returns which have workers."""
     while True:
         await trio.sleep(ROUND_S * random.uniform(0.75, 1.0))
         try:

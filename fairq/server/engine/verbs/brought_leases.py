@@ -1,10 +1,10 @@
 """Takes over the leases that a worker brings to a new connection.
 
-A queue that can do nothing now (it is being repaired, or its node is away) keeps the worker out of none of its others.
-Its leases stay the worker's, unchanged in the store, and their next extension tells what has become of them. They are
-not fenced against the server of the old connection: that one may still give them back, if it hears nothing of this
-worker's name and the queue is well again within the grace. Then a task is given once more, under another lease number:
-the first run hears `stale` at its next extension or settlement, and only one of the two can settle the task.
+If a queue can do nothing now (it is being repaired, or its node is away), the worker still gets its other queues. The
+leases of such a queue stay the worker's, unchanged in the store; the answer to their next extension says whether they
+are valid. They are not fenced against the server of the old connection: it may still give them back, if it does not see
+this worker's name and the queue works again within the grace. Then a task is given once more, under another lease
+number: the first run gets `stale` at its next extension or settlement, and only one of the two can settle the task.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def _not_held(lease: frames.HeldLease, field: str = "leases") -> Forbidden:
 
 
 def _may_hold(app: App, connection: Connection, lease: frames.HeldLease) -> bool:
-    """Return whether to ask the store about a lease: over HTTP leases are on no account, so its number tells."""
+    """Return whether to ask the store about a lease: leases over HTTP are on no account."""
     key = QUEUE.check(lease.queue, "leases"), lease.id
     if connection.tracks_leases:
         return connection.account.has(key, lease.lease)

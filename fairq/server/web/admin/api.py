@@ -99,7 +99,7 @@ def _page_of(operators: Operators, metrics: Metrics, *, is_open: bool) -> Route:
 
 
 async def _refuse_metrics(_: Request) -> Response:
-    where = "each process of this server tells its metrics at a port of its own: see the setting metrics_port"
+    where = "each process of this server serves its metrics at a port of its own: see the setting metrics_port"
     return answer_of(Problem("not_found", where))
 
 

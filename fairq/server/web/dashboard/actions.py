@@ -273,7 +273,7 @@ async def _ask_token(view: View) -> Context:
         Field("role", "Role", "", "select", "tenant", ROLES),
         Field("tenant", "Tenant", "a tenant's name; of a producer a pattern; else empty", "text"),
         Field("queues", "Queues", "names with commas between; empty: all", "text"),
-        Field("label", "Label", "what it is for; the audit tells it", "text"),
+        Field("label", "Label", "its purpose, shown in the audit", "text"),
         Field("days", "Expires after", "days; empty: never"),
     )
 

@@ -30,7 +30,7 @@ class Field:
 
 @frozen
 class Action:
-    """One change: its dialog's title and button, what the dialog tells, and how it is carried out."""
+    """One change: its dialog's title, button and text, and the function that carries it out."""
 
     name: str
     title: str

@@ -1,6 +1,6 @@
 """The shares of the last two minutes, second by second: what a page shows of a weight that was just changed.
 
-While somebody looks at a queue, its tenants' accounts are read each second, of at most MAX_TENANTS tenants, once for
+While a page shows a queue, its tenants' accounts are read each second, of at most MAX_TENANTS tenants, once for
 all who look; IDLE_S after the last look that ends. The minutes before the first look come from the queue's history, in
 intervals of ten seconds. Servers add to it every ten seconds, so what they have not added yet is added first. A tenant
 that was given anything in these two minutes is shown until they are over.
@@ -30,7 +30,7 @@ STEP_S, KEPT_S, IDLE_S = 1.0, 120, 5.0
 PAST_STEP_S = STEPS["1h"][0]
 COLORS = 8  # of tenants, in fairq.css
 _WINDOW = 10  # samples of which a share is averaged, so that it does not jump with each task
-_SLACK = 0.05  # by which a share must be larger for its row to move up: rows stay where somebody is about to press
+_SLACK = 0.05  # by which a share must be larger for its row to move up: rows stay where an operator is about to press
 
 
 @frozen
@@ -51,7 +51,7 @@ class Mark:
 
 @define(eq=False)
 class Watched:
-    """The last KEPT_S of one queue: intervals of its history, then, while somebody looks, one for each second."""
+    """The last KEPT_S of one queue: intervals of its history, then, while a page shows it, one for each second."""
 
     past: list[Interval] = field(factory=list)
     seconds: deque[Interval] = field(factory=lambda: deque(maxlen=KEPT_S))
@@ -154,7 +154,7 @@ def past_of(page: HistoryPage, until_s: float) -> list[Interval]:
 
 @define(eq=False)
 class Recent:
-    """The queues that somebody is looking at."""
+    """The queues that pages show now."""
 
     app: App
     nursery: trio.Nursery
@@ -199,7 +199,7 @@ class Recent:
         return await self.app.store.history(queue, PAST_STEP_S, -1, KEPT_S // PAST_STEP_S + 1)
 
     async def _served_last(self, queue: str) -> list[str]:
-        """Name tenants by when they were served last: at any server, as the history tells it, and at this one."""
+        """Name tenants by when they were served last: at any server, by the history, and at this one."""
         slots = reversed((await self._history(queue)).slots)
         told = [row.tenant for slot in slots for row in slot.rows if row.tenant != OTHERS]
         dispatcher = self.app.queues.dispatchers.get(queue)

@@ -83,7 +83,7 @@ class HttpConnection(Connection):
 
     @contextmanager
     def waiting(self, ids: Sequence[str]) -> Iterator[Callable[[Sequence[str]], None]]:
-        """As that of a websocket, which its close code tells what ended it. Raises: TooMany, Draining, Unauthorized."""
+        """As that of a websocket; there a close code says what ended it. Raises: TooMany, Draining, Unauthorized."""
         try:
             with Connection.waiting(self, ids) as release:  # attrs makes another class: no super() inside a wrapper
                 yield release

@@ -189,7 +189,7 @@ class Visit:
 
 
 def is_local(host: str) -> bool:
-    """True if a Host header cannot be a name that somebody's DNS has pointed here."""
+    """True if a Host header cannot be a name that a foreign DNS has pointed here."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if name.lower() == "localhost":
         return True

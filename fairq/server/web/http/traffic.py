@@ -1,4 +1,4 @@
-"""How many requests, waits and bytes of bodies are here, in all and for each tenant or token."""
+"""Counts requests, waits and bytes of bodies under way, in all and for each tenant or token."""
 
 from __future__ import annotations
 
