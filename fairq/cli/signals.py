@@ -145,13 +145,13 @@ async def _watch_signals(
     *, task_status: TaskStatus[None],
 ) -> None:  # fmt: skip
     """Stop the worker at a signal; cancel it at another one, if that is one of `more`."""
-    is_told = False
+    is_signalled = False
 
     def note(number: int) -> None:
-        nonlocal is_told
-        if not is_told or number in more:
-            end.within(ending.KILL_S + (0 if is_told else grace))
-        is_told = True
+        nonlocal is_signalled
+        if not is_signalled or number in more:
+            end.within(ending.KILL_S + (0 if is_signalled else grace))
+        is_signalled = True
 
     with _receiving(note, signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()

@@ -191,7 +191,7 @@ _EVENTS: dict[str, Callable[..., Awaitable[None]]] = {
     r"(\S+): the connection is lost before the reply to request (\d+)": Stage.lose_before,
     r"(\S+): the server closes the connection with (\d+)": Stage.closed,
     r"(\d+) s pass": Stage.pass_time,
-    r"the server is told to stop": Stage.stop,
+    r"the server is asked to stop": Stage.stop,
 }
 
 
