@@ -16,6 +16,7 @@ import trio
 from fairq.cli.output import configure_logging
 from fairq.errors import FairqError
 from loadtest import machine, report
+from loadtest.faults.scenario import MINUTES_VARIABLE, SEED_VARIABLE
 from loadtest.figures import Verdict
 from loadtest.longest import VARIABLE as REDIS_VARIABLE
 from loadtest.peers.catalogue import FAMILIES
@@ -55,6 +56,10 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--redis", metavar="PROGRAM", help=f"a redis-server for `longest` (or {REDIS_VARIABLE})")
     parser.add_argument(
         "--purge-tasks", type=whole, metavar="N", help=f"how many tasks `features` purges (or {PURGE_VARIABLE})"
+    )
+    parser.add_argument("--seed", type=whole, metavar="N", help=f"of `faults`, to repeat a run (or {SEED_VARIABLE})")
+    parser.add_argument(
+        "--minutes", type=whole, metavar="M", help=f"how long `faults` does them, at most 25 (or {MINUTES_VARIABLE})"
     )
     parser.add_argument("--fsync", default="always", choices=["always", "everysec"], help="of all stores")
     return parser.parse_args(argv)
@@ -123,6 +128,10 @@ async def main(arguments: argparse.Namespace) -> int:
         os.environ[REDIS_VARIABLE] = arguments.redis
     if arguments.purge_tasks:
         os.environ[PURGE_VARIABLE] = str(arguments.purge_tasks)
+    if arguments.seed:
+        os.environ[SEED_VARIABLE] = str(arguments.seed)
+    if arguments.minutes:
+        os.environ[MINUTES_VARIABLE] = str(min(arguments.minutes, 25))
     names = list(SCENARIOS) if arguments.scenario == "all" else [arguments.scenario]
     progress, received, result = Progress(), list[int](), None
     async with trio.open_nursery() as nursery:

@@ -24,6 +24,7 @@ from loadtest import (
     tenants,
     throughput,
 )
+from loadtest.faults import scenario as faults
 from loadtest.peers import picture as peers_picture
 from loadtest.peers import scenario as peers
 from loadtest.report import Table
@@ -63,5 +64,6 @@ SCENARIOS = {
     "abuse": Scenario(abuse.run, abuse.tables),
     "scale": Scenario(scale.run, scale.tables),
     "soak": Scenario(soak.run, soak.tables, soak.draw),
+    "faults": Scenario(faults.run, faults.tables),
     "peers": Scenario(peers.run, peers.tables, peers_picture.draw),
 }

@@ -1,0 +1,58 @@
+"""The proof of `faults`: each violation that is planted in a sound history is found, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from loadtest.faults.history import Enqueued, History, Ran, Settled, check
+from loadtest.faults.scenario import FAULTS
+
+NOW = 1_000.0
+
+
+def sound() -> History:
+    """Four tasks: one done at its second attempt, one over HTTP, one expired, and one of unknown outcome that ran."""
+    history = History()
+    history.enqueued = [
+        Enqueued("a", True, NOW, NOW + 5), Enqueued("h", True), Enqueued("e", True, 0, NOW), Enqueued("u", False),
+    ]  # fmt: skip
+    history.ran = [
+        Ran("a", 1, "start", NOW), Ran("a", 2, "start", NOW + 1), Ran("a", 2, "end", NOW + 1), Ran("u", 1, "start", 1),
+        Ran("u", 1, "end", 1), Ran("h", 1, "start", 1), Ran("h", 2, "start", 3),
+    ]  # fmt: skip
+    history.settled = [Settled("h", 1, 4, "stale"), Settled("h", 2, 4, "ok")]
+    history.dead = {"e": "expired"}
+    history.faults.update(FAULTS)
+    return history
+
+
+PLANTED: dict[str, Callable[[History], object]] = {
+    "lost": lambda history: history.enqueued.append(Enqueued("gone", True)),
+    "strange": lambda history: history.ran.append(Ran("never", 1, "start", NOW)),
+    "doubled": lambda history: history.ran.append(Ran("a", 2, "start", NOW + 2)),
+    "run after its end": lambda history: history.ran.append(Ran("h", 3, "start", 5)),
+    "stale settlement taken": lambda history: history.settled.insert(0, Settled("h", 1, 4, "ok")),
+    "started before its start": lambda history: history.ran.append(Ran("a", 3, "start", NOW - 1)),
+    "started after its expiry": lambda history: history.ran.append(Ran("a", 3, "start", NOW + 7)),
+    "left": lambda history: history.left.append("a"),
+    "fault that never happened": lambda history: history.faults.pop("kill store"),
+}
+
+
+def test_a_sound_history_breaks_no_rule() -> None:
+    assert check(sound(), FAULTS) == {rule: [] for rule in PLANTED}
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+def test_what_is_planted_is_found(rule: str) -> None:
+    history = sound()
+    PLANTED[rule](history)
+    assert [name for name, broken in check(history, FAULTS).items() if broken] == [rule]
+
+
+def test_a_dead_letter_without_a_reason_is_a_loss() -> None:
+    history = sound()
+    history.dead["e"] = ""
+    assert check(history, FAULTS)["lost"] == ["e"]
