@@ -1,8 +1,8 @@
 """What observers saw of each task, and what must never be among it.
 
-The observers do not know each other: the program that enqueues knows which tasks were acknowledged; handlers write down each
-start and end; a worker over HTTP knows the outcome of each settlement. A call that failed or timed out is *unknown*: it
-may have been carried out.
+The observers do not know each other: the program that enqueues knows which tasks were acknowledged; handlers write down
+each start and end; a worker over HTTP knows the outcome of each settlement. A call that failed or timed out is
+*unknown*: it may have been carried out.
 """
 
 from __future__ import annotations
