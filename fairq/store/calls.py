@@ -16,8 +16,9 @@ from fairq.store.attempts import AttemptLog
 from fairq.store.audit import Audit
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
-from fairq.store.connection import Connection, Subscription
+from fairq.store.connection import Connection, Hold, Subscription
 from fairq.store.counts import Counts
+from fairq.store.covered import Covered
 from fairq.store.migrations import check_data_version
 from fairq.store.registry import Registry
 from fairq.store.replicas import Replicas
@@ -73,14 +74,16 @@ class Calls:
         assert self._unfit
         raise self._unfit
 
-    def _call(self, verb: str, queue: str, *args: str | bytes | int | float) -> Awaitable[Any]:
-        return self._call_at(keys.queue_prefix(queue), verb, *args)
+    def _call(
+        self, verb: str, queue: str, *args: str | bytes | int | float, hold: Hold | None = None
+    ) -> Awaitable[Any]:
+        return self._call_at(keys.queue_prefix(queue), verb, *args, hold=hold)
 
-    async def _call_at(self, prefix: str, verb: str, *args: str | bytes | int | float) -> Any:
+    async def _call_at(self, prefix: str, verb: str, *args: str | bytes | int | float, hold: Hold | None = None) -> Any:
         command = "FCALL_RO" if verb in library.verbs("reads") else "FCALL"
         call = (command, library.function_name(verb), 1, prefix, "", "", *args)
         try:
-            return await self.connection.call(*call)
+            return await self.connection.call(*call, hold=hold)
         except StoreRefused as error:
             if "Function not found" not in error.message:
                 raise
@@ -108,27 +111,30 @@ class Calls:
         return [reply for part in parts for reply in await self._call(verb, queue, *first, *part)]
 
     async def _put(
-        self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "", at_once: Sequence[str] = ()
+        self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "", notify: str | Covered = "all"
     ) -> Any:
         """Call a verb that stores something in a queue; make the queue if it does not exist, for `maker` (a tenant).
 
-        `at_once`: more arguments if the call is sent before this yields. Returns when `replicas` have it.
+        `notify`: as of `TaskCalls.enqueue`; `all` unless the call begins before this yields. Returns when `replicas`
+        have it.
         """
         if self.replicas is None:
-            return await self._put_here(verb, queue, args, maker, at_once)
+            return await self._put_here(verb, queue, args, maker, notify)
         return await self.replicas.having(
             keys.queue_prefix(queue),
-            lambda is_at_once: self._put_here(verb, queue, args, maker, at_once if is_at_once else ()),
+            lambda is_at_once: self._put_here(verb, queue, args, maker, notify if is_at_once else "all"),
         )
 
     async def _put_here(
-        self, verb: str, queue: str, args: Sequence[str | bytes | int | float], maker: str, at_once: Sequence[str]
+        self, verb: str, queue: str, args: Sequence[str | bytes | int | float], maker: str, notify: str | Covered
     ) -> Any:
         if queue not in self.registry.known:
-            at_once = ()
+            notify = "all"
             await self.registry.make(queue, maker)
         try:
-            return await self._call(verb, queue, *args, *at_once)
+            if isinstance(notify, Covered):
+                return await self._call(verb, queue, *args, hold=notify.hold)
+            return await self._call(verb, queue, *args, *(() if notify == "all" else (notify,)))
         except FairqError as error:
             if error.code != _UNMADE:
                 raise

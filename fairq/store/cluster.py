@@ -30,7 +30,7 @@ from redis.crc import key_slot
 from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.io.taskless import in_task
 from fairq.store.address import Address, node_address
-from fairq.store.connection import Connection
+from fairq.store.connection import Connection, Hold
 from fairq.store.node import BROKEN, Redirected, Word, ask_once, cause_of
 from fairq.store.topology import SLOTS, Range, read_slots
 
@@ -92,7 +92,7 @@ class Cluster:
         """Read the owners of slots again soon."""
         self._outdated.set()
 
-    async def call(self, *command: Word) -> Any:
+    async def call(self, *command: Word, hold: Hold | None = None) -> Any:
         """Send a command to the primary that has its key and return its reply; the same errors as Connection.call."""
         slot = slot_of(command)
         node = self._owners[slot]
@@ -102,8 +102,9 @@ class Cluster:
         is_asking = False
         for _ in range(_MAX_HOPS):
             try:
-                return await (node.call_asking(*command) if is_asking else node.call(*command))
+                return await (node.call_asking(*command) if is_asking else node.call(*command, hold=hold))
             except Redirected as redirect:
+                hold = None
                 node, is_asking = await self._follow(node, redirect, slot, command), redirect.is_ask
             except Unavailable:
                 self.refresh_soon()

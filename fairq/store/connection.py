@@ -11,7 +11,7 @@ it was. Nothing is resent here; callers repeat with the same ids.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -31,29 +31,12 @@ from fairq.store.sentinel import following
 
 log = structlog.get_logger("fairq.store")
 
+Hold = Callable[["Connection", tuple[Word, ...], Wait], None]
+
 MAX_PENDING = 10_000
 _DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")  # no longer a primary: a new connection may find the new one
-SHORT = 2048  # bytes of a command that is written anew at less cost than a call of its own
 STALL_S = 1.5  # without an answer, before a warning is logged
 _HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the last two: earlier messages were missed
-
-
-@define(eq=False)
-class _Two(Wait):
-    """The wait for a reply to two callers, of two parts; what is no such reply is for both."""
-
-    first: Wait = field(kw_only=True)
-    second: Wait = field(kw_only=True)
-
-    def end(self, value: Any) -> None:
-        """Have both go on: the second with an error only after the first, which may send its command elsewhere."""
-        if isinstance(value, Exception):
-            self.first.end(value)
-            self.second.end(value)
-        else:
-            first, second = value
-            self.second.end(second)  # it brings tasks, for which workers wait
-            self.first.end(first)
 
 
 @define(eq=False)
@@ -71,15 +54,14 @@ class Connection:
     fatal: FairqError | None = None  # why the store refuses us; a retry will not help
     _told: str = field(default="", init=False)  # what the log says of the outage that goes on
     _out: list[bytes] = field(factory=list, init=False)
-    _last: Sequence[Word] = field(default=(), init=False)  # the command of the last of these
     _pending: deque[Wait] = field(factory=deque, init=False)
     _stream: trio.abc.Stream | None = field(default=None, init=False)
     _rest: bytes = field(default=b"", init=False)  # of a write that the socket did not take at once
     _is_stuck: trio.Event = field(factory=trio.Event, init=False)
     _changed: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
-    async def call(self, *command: Word) -> Any:
-        """Send a command and return its reply.
+    async def call(self, *command: Word, hold: Hold | None = None) -> Any:
+        """Send a command and return its reply. `hold`: takes the command, and sends it later in this turn.
 
         Cancelled: the command may still be carried out; its reply is dropped.
         Raises: Unavailable (it was not sent), OutcomeUnknown (it was), StoreFull, StoreRefused.
@@ -89,14 +71,21 @@ class Connection:
         if len(self._pending) >= MAX_PENDING:
             raise Unavailable(f"too many calls wait for the store: at most {MAX_PENDING}")
         wait = Wait(turn_time())
-        self._out.append(pack(command))
-        self._last = command
-        self._pending.append(wait)
-        at_end_of_turn(self._send)
+        (hold or Connection.send)(self, command, wait)
         reply = await wait
         if isinstance(reply, Exception):
             raise as_error(reply)
         return reply
+
+    def send(self, command: tuple[Word, ...], wait: Wait) -> None:
+        """Send a command at the end of the turn; its reply ends `wait`, or an error does."""
+        if not self.is_connected:  # any more: it was held
+            lost = Unavailable("the connection to the store was lost before the command was sent")
+            trio.lowlevel.current_trio_token().run_sync_soon(wait.end, lost)
+            return
+        self._out.append(pack(command))
+        self._pending.append(wait)
+        at_end_of_turn(self._send)
 
     async def call_asking(self, *command: Word) -> Any:
         """Send ASKING and then the command, for a node that is taking over the slot."""
@@ -104,26 +93,6 @@ class Connection:
             self._out.append(pack(("ASKING",)))
             self._pending.append(Wait(turn_time()))
         return await self.call(*command)  # there is no checkpoint in between
-
-    @property
-    def last(self) -> Sequence[Word]:
-        """The last command that was called, if it is short, until it is sent; empty if there is none."""
-        return self._last if self._out and len(self._out[-1]) <= SHORT else ()
-
-    async def call_with_last(self, *command: Word) -> Any:
-        """Send a command in place of the last one, for both callers; return the second part of its reply.
-
-        None if the store refuses this part, or the whole: then the other caller has got the error.
-        Raises: Unavailable (it was not sent), OutcomeUnknown (it was).
-        """
-        first = self._pending[-1]
-        second = Wait(first.since)
-        self._out[-1], self._last = pack(command), command
-        self._pending[-1] = _Two(first.since, first=first, second=second)
-        reply = await second
-        if isinstance(reply, FairqError):
-            raise reply
-        return None if isinstance(reply, Exception) else reply
 
     def nodes(self) -> list[Connection]:
         """Return the connections of all primaries: only this one."""

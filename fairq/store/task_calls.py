@@ -19,8 +19,9 @@ from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
 from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, Taken, TaskState, WaitingTask
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import webhook_in
-from fairq.store import keys, library
+from fairq.store import keys
 from fairq.store.calls import LOOKS, Calls, wall_ms
+from fairq.store.covered import Covered
 from fairq.store.records import CLAIM_HEAD, pack_options, unpack_blocked_intervals, unpack_leases, unpack_record
 from fairq.store.rows import dead_letter, task_state
 
@@ -75,34 +76,48 @@ class TaskCalls(Calls):
     """All verbs about tasks."""
 
     async def enqueue(
-        self, queue: str, tenant: str, tasks: Sequence[NewTask], *, notify: str = "all", maker: str | None = None
+        self,
+        queue: str,
+        tenant: str,
+        tasks: Sequence[NewTask],
+        *,
+        notify: str | Covered = "all",
+        maker: str | None = None,
     ) -> list[str]:
         """Store up to 500 tasks of one tenant; returns an outcome for each.
 
-        `notify`: which waiting servers are notified: `all`; `wake <server>`: that one first; `covered`: none, because
-        the caller claims as many tasks right behind. `maker`: who makes the queue if it does not exist (None: the
-        tenant; empty: the service).
+        `notify`: which waiting servers are notified: `all`; `wake <server>`: that one first; `Covered`: none, because
+        the caller's claim takes as many tasks, and this leaves with it. `maker`: who makes the queue if it does not
+        exist (None: the tenant; empty: the service).
 
         Outcomes (`fairq.model.outcomes`): `ok`; `duplicate`: the id is known; `duplicate <id>`: that task holds the
         dedupe key; both with a state; `expired`: its expiry has already passed. On return as durable as the store's
         `appendfsync` makes it. Atomic.
         """
-        at_once = () if notify == "all" else (notify,)
         maker = tenant if maker is None else maker
-        reply = await self._put("enqueue", queue, tenant, *_task_args(tasks), maker=maker, at_once=at_once)
+        reply = await self._put("enqueue", queue, tenant, *_task_args(tasks), maker=maker, notify=notify)
         outcomes = [outcome.decode() for outcome in reply]
         self.counts.enqueued(queue, tenant, outcomes.count("ok"))
         return outcomes
 
-    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+    async def claim(
+        self,
+        queue: str,
+        name: str,
+        limit: int,
+        *,
+        slots: int | None = None,
+        again: bool = False,
+        covered: Covered | None = None,
+    ) -> Claim:
         """Lease up to `limit` ready tasks by the fair pick, at most 150.
 
         `slots`: how many are attached (None: as many as before). `name` stands in the leases, and is the claim's id:
         after OutcomeUnknown, claim `again` under the same name, which returns the leases of the first call again.
-        Right behind an enqueue that is covered it is one call with that. Cancelled: the leases expire by themselves.
+        `covered`: enqueues that leave with it. Cancelled: the leases expire by themselves.
         """
         args = (name, limit, "again" if again else "", wall_ms(), "" if slots is None else slots)
-        reply = None if again else await self._claim_with_last(queue, *args)
+        reply = await covered.send_with_claim(*args) if covered else None
         if reply is None:
             reply = await self._call("claim", queue, *args)
         now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, weight, ids = reply[:CLAIM_HEAD]
@@ -115,20 +130,6 @@ class TaskCalls(Calls):
         """Note the attempts that a claim begins, and count them."""
         self.attempts.claimed(queue, claim.now_ms, claim.lease_ms, claim.leases)
         self.counts.claimed(queue, claim.now_ms, claim.leases)
-
-    async def _claim_with_last(self, queue: str, *args: str | int) -> Any:
-        """Claim in one call with the last one, a covered enqueue that has not been sent.
-
-        None if there is none, or it is refused.
-        """
-        prefix = keys.queue_prefix(queue)
-        if not (node := self.connection.owner(prefix)):
-            return None
-        last = node.last
-        if last[:4] != ("FCALL", library.function_name("enqueue"), 1, prefix) or last[-1] != "covered":
-            return None
-        function = library.function_name("enqueue_and_claim")
-        return await node.call_with_last("FCALL", function, *last[2:6], *args, *last[6:-1])
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.

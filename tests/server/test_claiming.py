@@ -71,15 +71,16 @@ def test_with_half_of_the_credit_free_tasks_are_promised_to_the_claim_that_leave
     assert claiming.step(1, OFFERED, 0.0)[0] is Step.CLAIM, "another queue has taken the rest since"
 
 
-def test_a_promise_that_cannot_be_kept_is_passed_on_once() -> None:
+def test_a_promise_that_cannot_be_kept_is_none_any_more() -> None:
     for spoil in ("room", "stop", "doubt"):
         claiming = waiting()
         claiming.cover(2, 3, OFFERED, PACE_S)
         claiming.is_stopping = spoil == "stop"
         if spoil == "doubt":
             claiming.phase = Phase.IN_DOUBT
-        assert claiming.step(1 if spoil == "room" else 3, OFFERED, PACE_S)[0] is Step.PASS_ON, spoil
-        assert claiming.step(3, OFFERED, PACE_S)[0] is (Step.END if spoil == "stop" else Step.CLAIM), spoil
+        step, _ = claiming.step(1 if spoil == "room" else 3, OFFERED, PACE_S)
+        assert step is (Step.END if spoil == "stop" else Step.CLAIM), spoil
+        assert not claiming.promised, spoil
 
 
 def test_a_claim_with_a_promise_keeps_it() -> None:

@@ -31,7 +31,7 @@ class ForgetfulStore:
     generous: bool = False  # each claim finds tasks
     asked_thrice: trio.Event = field(factory=trio.Event)
 
-    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+    async def claim(self, queue: str, name: str, limit: int, *, again: bool = False, **_: object) -> Claim:
         await in_task()
         await trio.lowlevel.checkpoint()
         self.asked.append((name, again))
@@ -85,7 +85,7 @@ async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: object) -
 class AwayStore(ForgetfulStore):
     """Cannot be reached when it is asked again for the first time."""
 
-    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+    async def claim(self, queue: str, name: str, limit: int, *, again: bool = False, **_: object) -> Claim:
         claim = await ForgetfulStore.claim(self, queue, name, limit, again=again)
         if len(self.asked) == 2:
             raise Unavailable("no connection to the store")
@@ -106,7 +106,7 @@ class ExpiringStore(ForgetfulStore):
 
     given_back: list[str] = field(factory=list)
 
-    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+    async def claim(self, queue: str, name: str, limit: int, *, again: bool = False, **_: object) -> Claim:
         claim = await ForgetfulStore.claim(self, queue, name, limit, again=again)
         ends = (0, 1000, 99_000)
         leases = [LEASES[0]._replace(id=f"until-{end}", expires_at_ms=end) for end in ends if again]
@@ -131,7 +131,7 @@ async def test_tasks_that_expire_are_claimed_anew_after_their_claim_was_lost(
 class GarbledStore(ForgetfulStore):
     """Gives answers that cannot be read."""
 
-    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+    async def claim(self, queue: str, name: str, limit: int, *, again: bool = False, **_: object) -> Claim:
         await ForgetfulStore.claim(self, queue, name, limit, again=again)
         raise ZeroDivisionError
 
@@ -154,7 +154,7 @@ async def test_a_claim_whose_answer_cannot_be_read_is_the_only_one_and_does_not_
 class EmptyStore(ForgetfulStore):
     """Finds nothing, and takes a while."""
 
-    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+    async def claim(self, queue: str, name: str, limit: int, *, again: bool = False, **_: object) -> Claim:
         await in_task()
         self.asked.append((name, again))
         await trio.sleep(0.020)

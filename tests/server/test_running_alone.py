@@ -38,7 +38,7 @@ class ModelStore:
     def now(self) -> int:
         return START + round(trio.current_time() * 1000)
 
-    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, **_: object) -> Claim:
         leased = self.model.claim(self.now, iter(self.random.random, None), name, limit, slots or 0)
         number = self.model.last_lease
         leases = [Lease(id, number, attempt, most, "ada", START, 0, 0, b"{}") for id, attempt, most in leased]

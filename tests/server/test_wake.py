@@ -15,6 +15,7 @@ from fairq.model.tasks import NewTask
 from fairq.server.engine.dispatch.claiming import MAX_PACE_S, Phase
 from fairq.server.engine.net.server_slots import ServerSlots
 from fairq.server.run import Served
+from fairq.store.covered import Covered
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, PRODUCER, WORKER, Raw, daily, noted_calls, raw, running, tenant
@@ -129,7 +130,7 @@ async def test_what_a_server_was_woken_for_in_vain_others_find(
 async def test_more_tasks_than_a_server_has_slots_for_wake_all(server_store: str) -> None:
     async with several(server_store) as each:
         assert each.near.app.worker_registry.elsewhere.choose("q", 1) in {server.app.name for server in each.servers}
-        assert each.near.app.queues.cover("q", 1).startswith("wake ")
+        assert str(each.near.app.queues.cover("q", 1)).startswith("wake ")
         assert each.near.app.queues.cover("q", 3) == "all"
         assert each.near.app.queues.cover("another", 1) == "all"
 
@@ -151,7 +152,7 @@ async def test_tasks_whose_room_has_gone_are_told_to_the_others(goes: str, one: 
         await trio.sleep(MAX_PACE_S)
 
         (worker,) = one.app.queues.dispatchers["b"].capacity.workers
-        covered: list[str] = []
+        covered: list[str | Covered] = []
 
         async def put(queue: str) -> None:
             covered.append(one.app.queues.cover(queue, 1))
@@ -162,7 +163,7 @@ async def test_tasks_whose_room_has_gone_are_told_to_the_others(goes: str, one: 
         async with trio.open_nursery() as nursery:  # in the same turn
             for queue in ("a", "b") if goes == "to another queue" else ("b",):
                 nursery.start_soon(put, queue)
-        assert covered.count("covered") == 1, "two queues get no promise of one place"
+        assert [type(each) for each in covered].count(Covered) == 1, "two queues get no promise of one place"
         assert [task["id"] for task in await far.pushed()] == ["new"]
 
 

@@ -1,8 +1,8 @@
-"""A claim right behind a covered enqueue is one call of the library with it, and each caller gets its own part."""
+"""A covered enqueue and its claim are one call of the library, and each caller gets its own part of the reply."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,11 +11,11 @@ import redis
 import trio
 from attrs import define, field
 
-from fairq.errors import FairqError, OutcomeUnknown, QuotaExceeded
+from fairq.errors import FairqError, OutcomeUnknown, QuotaExceeded, Unavailable
 from fairq.io.taskless import Taskless
 from fairq.model.tasks import NewTask
 from fairq.store import keys
-from fairq.store.connection import SHORT
+from fairq.store.covered import Covered
 from fairq.store.opening import open_store
 from fairq.store.store import Store
 from tests import clusters
@@ -55,8 +55,8 @@ async def turn() -> AsyncIterator[Turn]:
             await wait_until(lambda: not found.taskless.waiting)
 
 
-def enqueue(store: Store, *ids: str, queue: str = Q, notify: str = "covered") -> Coroutine[Any, Any, list[str]]:
-    return store.enqueue(queue, "ada", [NewTask(id, b"1") for id in ids], notify=notify)
+def enqueue(store: Store, *ids: str, notify: str | Covered = "all") -> Coroutine[Any, Any, list[str]]:
+    return store.enqueue(Q, "ada", [NewTask(id, b"1") for id in ids], notify=notify)
 
 
 def calls(client: redis.Redis) -> int:
@@ -73,51 +73,58 @@ async def made(store: Store) -> Store:
     return store
 
 
-async def test_both_are_one_call(made: Store, redis_client: redis.Redis) -> None:
-    before = calls(redis_client)
+@pytest.mark.parametrize("enqueues", [["a b"], ["a", "b"]], ids=["one", "two"])
+async def test_the_last_enqueue_and_the_claim_are_one_call(
+    made: Store, redis_client: redis.Redis, enqueues: list[str]
+) -> None:
+    before, covered = calls(redis_client), Covered()
+    with redis_client.pubsub() as listener:
+        listener.ssubscribe(keys.ready_channel(Q))
+        async with turn() as now:
+            for ids in enqueues:
+                now.begin(enqueue(made, *ids.split(), notify=covered))
+            now.begin(made.cancel(Q, ["none"]))  # does not part them
+            now.begin(made.claim(Q, "w/1", 3, covered=covered))
+        *outcomes, _, claim = now.told
+        assert ([word for each in outcomes for word in each], [each.id for each in claim.leases]) == (
+            ["ok", "ok"], ["a", "b"]
+        )  # fmt: skip
+        assert calls(redis_client) - before == len(enqueues) + 1
+        assert listener.get_message(timeout=1)["type"] == "ssubscribe"
+        assert listener.get_message() is None, "no other server is notified"
+
+
+async def test_without_a_claim_the_enqueues_leave_alone(made: Store, redis_client: redis.Redis) -> None:
+    covered = Covered()
+    await made.claim(Q, "w/0", 1)  # finds nothing: it asks to be notified
+    with redis_client.pubsub() as listener:
+        listener.ssubscribe(keys.ready_channel(Q))
+        listener.get_message(timeout=1)
+        async with turn() as now:
+            now.begin(enqueue(made, "a", notify=covered))
+            covered.send()
+        assert now.told == [["ok"]]
+        assert listener.get_message(timeout=1)["type"] == "smessage"
+
+
+async def test_an_enqueue_that_is_held_while_the_connection_breaks_was_not_sent(made: Store) -> None:
+    covered = Covered()
     async with turn() as now:
-        now.begin(enqueue(made, "a", "b"))
-        now.begin(made.claim(Q, "w/1", 3))
-    outcomes, claim = now.told
-    assert (outcomes, [each.id for each in claim.leases]) == (["ok", "ok"], ["a", "b"])
-    assert calls(redis_client) - before == 1
-
-
-BETWEEN: dict[str, Callable[[Store], Coroutine[Any, Any, Any]]] = {
-    "an enqueue": lambda store: enqueue(store, "b", notify="all"),
-    "another queue's": lambda store: enqueue(store, "b", queue="other"),
-    "another verb": lambda store: store.cancel(Q, ["none"]),
-}
-
-
-@pytest.mark.parametrize("what", BETWEEN)
-async def test_a_call_in_between_parts_them(made: Store, redis_client: redis.Redis, what: str) -> None:
-    before = calls(redis_client)
-    async with turn() as now:
-        now.begin(enqueue(made, "a"))
-        now.begin(BETWEEN[what](made))
-        now.begin(made.claim(Q, "w/1", 1))
-    outcomes, _, claim = now.told
-    assert (outcomes, [each.id for each in claim.leases]) == (["ok"], ["a"])
-    assert calls(redis_client) - before == 3
-
-
-async def test_long_payloads_are_not_written_twice(made: Store, redis_client: redis.Redis) -> None:
-    before = calls(redis_client)
-    async with turn() as now:
-        now.begin(made.enqueue(Q, "ada", [NewTask("a", b"1" * SHORT)], notify="covered"))
-        now.begin(made.claim(Q, "w/1", 1))
-    assert now.told[0] == ["ok"]
-    assert [each.id for each in now.told[1].leases] == ["a"]
-    assert calls(redis_client) - before == 2
+        now.begin(enqueue(made, "a", notify=covered))
+        now.begin(enqueue(made, "b", notify=covered))
+        for connection in made.connection.nodes():
+            connection.is_connected = False
+        now.begin(made.claim(Q, "w/1", 1, covered=covered))
+    assert now.told == [Unavailable] * 3
 
 
 async def test_where_the_tasks_are_refused_the_claim_is_made_all_the_same(made: Store) -> None:
     await made.set_limits(Q, "ada", {"queued": 1})
-    await enqueue(made, "a", notify="all")
+    await enqueue(made, "a")
+    covered = Covered()
     async with turn() as now:
-        now.begin(enqueue(made, "b"))
-        now.begin(made.claim(Q, "w/1", 3))
+        now.begin(enqueue(made, "b", notify=covered))
+        now.begin(made.claim(Q, "w/1", 3, covered=covered))
     refusal, claim = now.told
     assert refusal is QuotaExceeded
     assert [each.id for each in claim.leases] == ["a"]
@@ -125,9 +132,10 @@ async def test_where_the_tasks_are_refused_the_claim_is_made_all_the_same(made: 
 
 async def test_where_the_library_is_gone_both_are_made_again(made: Store, redis_client: redis.Redis) -> None:
     redis_client.function_flush()
+    covered = Covered()
     async with turn() as now:
-        now.begin(enqueue(made, "a"))
-        now.begin(made.claim(Q, "w/1", 3))
+        now.begin(enqueue(made, "a", notify=covered))
+        now.begin(made.claim(Q, "w/1", 3, covered=covered))
     outcomes, claim = now.told
     assert outcomes == ["ok"]
     if not claim.leases:  # it was first
@@ -140,9 +148,10 @@ async def test_where_the_answer_is_lost_neither_is_known_and_both_can_be_repeate
         assert await store.cancel(Q, ["none"]) == ["gone"]
         await store.registry.make(Q, "ada")
         proxy.lose_next_reply()
+        covered = Covered()
         async with turn() as now:
-            now.begin(enqueue(store, "a"))
-            now.begin(store.claim(Q, "w/1", 3))
+            now.begin(enqueue(store, "a", notify=covered))
+            now.begin(store.claim(Q, "w/1", 3, covered=covered))
         assert now.told == [OutcomeUnknown, OutcomeUnknown]
         await store.connection.wait_connected()
         assert await enqueue(store, "a") == ["duplicate\nleased"]
@@ -158,14 +167,16 @@ async def test_in_a_cluster_both_go_to_the_primary_and_follow_the_slot_when_it_h
         await store.registry.make(Q, "ada")
         primary = cluster.owner(prefix)
         before = calls(primary.client)
+        covered = Covered()
         async with turn() as now:
-            now.begin(enqueue(store, "a"))
-            now.begin(store.claim(Q, "w/1", 3))
+            now.begin(enqueue(store, "a", notify=covered))
+            now.begin(store.claim(Q, "w/1", 3, covered=covered))
         assert [each.id for each in now.told[1].leases] == ["a"]
         assert calls(primary.client) - before == 1
         cluster.move(prefix, cluster.other(primary))
+        covered = Covered()
         async with turn() as now:
-            now.begin(enqueue(store, "b"))
-            now.begin(store.claim(Q, "w/2", 3))
+            now.begin(enqueue(store, "b", notify=covered))
+            now.begin(store.claim(Q, "w/2", 3, covered=covered))
         outcomes, claim = now.told
         assert (outcomes, [each.id for each in claim.leases]) == (["ok"], ["b"])

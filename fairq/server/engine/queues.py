@@ -23,6 +23,7 @@ from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.net.server_slots import Group, Offer, ServerSlots, offers_of
 from fairq.server.engine.timers.ticker import Ticker
 from fairq.store import keys
+from fairq.store.covered import Covered
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -126,14 +127,14 @@ class Queues:
         if queue in self.dispatchers:
             self.dispatchers[queue].notify()
 
-    def cover(self, queue: str, tasks: int) -> str:
+    def cover(self, queue: str, tasks: int) -> str | Covered:
         """Claim tasks that are about to be enqueued, if workers of this server have room for all of them.
 
-        Returns which servers the store notifies: `covered` (none: the claim follows at once), `wake <server>`, `all`.
+        Returns which servers the store notifies: none (`Covered`: they leave with the claim), `wake <server>` or `all`.
         """
         dispatcher = self.dispatchers.get(queue)
-        if dispatcher and dispatcher.cover(tasks):
-            return "covered"
+        if dispatcher and (covered := dispatcher.cover(tasks)):
+            return covered
         server = self.server if dispatcher and dispatcher.has_room else self.elsewhere.choose(queue, tasks)
         return f"wake {server}" if server else "all"
 

@@ -16,7 +16,8 @@ A claim that returns fewer tasks than it asked for shows that the queue is empty
 had left.
 
 Tasks that are about to be enqueued are *covered* if the next claim has room for all of them: it follows the enqueue at
-once, and no other server is notified of them (they are *promised*). If the room goes, all servers are (PASS_ON).
+once, and no other server is notified of them (they are *promised*). If the room goes, the promise does too, and all
+servers are notified.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ class Step(Enum):
 
     SLEEP = auto()
     CLAIM = auto()
-    PASS_ON = auto()
     END = auto()
 
 
@@ -63,7 +63,7 @@ class Claiming:
     covered: int = field(default=0, init=False)  # tasks that the next claim must take
     _is_first: bool = field(default=False, init=False)  # the next claim leaves before the other servers look
     _was_first: bool = field(default=False, init=False)  # the claim under way is such a first one
-    _promised: int = field(default=0, init=False)  # of the covered tasks, how many no other server was notified of
+    promised: int = field(default=0, init=False)  # of the covered tasks, how many no other server is notified of
     _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _is_notified: bool = field(default=False, init=False)  # since the claim under way has left
     _left_at: float = field(default=0.0, init=False)  # when `step` was asked last, so when the claim under way has left
@@ -87,7 +87,7 @@ class Claiming:
         has_places = free >= self.places(offered, now) and self.has_room(free, offered)
         if self.phase is not Phase.WAITING or not has_places:
             return False
-        self._promised += tasks
+        self.promised += tasks
         return True
 
     def has_room(self, free: int, offered: int) -> bool:
@@ -107,14 +107,13 @@ class Claiming:
             self.phase = Phase.WAITING
         is_over = self.is_stopping or self.phase is Phase.IN_DOUBT
         room = 0 if self.is_empty else free
-        if self._promised and (is_over or room < self._promised):
-            self._promised = 0  # the room has gone since, to another queue or with its worker
-            return Step.PASS_ON, now
+        if is_over or room < self.promised:
+            self.promised = 0  # the room has gone since, to another queue or with its worker
         if is_over:
             return Step.END if self.is_stopping else Step.CLAIM, now
         if not room:
             return Step.SLEEP, inf
-        if not self._promised and room < self.places(offered, now):
+        if not self.promised and room < self.places(offered, now):
             return Step.SLEEP, self._next_at
         return Step.CLAIM, now
 
@@ -125,7 +124,7 @@ class Claiming:
     def sent(self) -> bool:
         """Record that a claim is sent; returns whether it repeats the last one after its answer was lost."""
         again = self.phase is Phase.IN_DOUBT
-        self.phase, self._is_notified, self.covered, self._promised = Phase.CLAIMING, False, 0, 0
+        self.phase, self._is_notified, self.covered, self.promised = Phase.CLAIMING, False, 0, 0
         self._was_first, self._is_first = self._is_first, False
         if not again:
             self.first_left_at = self._left_at

@@ -36,6 +36,7 @@ from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
 from fairq.server.engine.dispatch.running_alone import Waiting
 from fairq.server.engine.stats.wait_times import WaitTimes
 from fairq.server.engine.timers.ticker import Ticker
+from fairq.store.covered import Covered
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
 
@@ -67,6 +68,7 @@ class Dispatcher:
     room: Capacity | QueueCapacity = field(init=False)  # the same; without shared workers that of its own ones
     stopped: trio.Event = field(factory=trio.Event, init=False)
     claiming: Claiming = field(factory=Claiming, init=False)
+    covered: Covered = field(factory=Covered, init=False)  # enqueues that leave with the next claim
     _claims: int = field(default=0, init=False)
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
     _weight: float = field(default=1.0, init=False)  # of the queue, as its last claim told
@@ -99,17 +101,17 @@ class Dispatcher:
         if not is_waiting:
             self.capacity.wake()
 
-    def cover(self, tasks: int) -> bool:
-        """Claim tasks that are about to be enqueued; returns whether a claim for all of them leaves in the same turn.
+    def cover(self, tasks: int) -> Covered | None:
+        """Claim tasks that are about to be enqueued; if that claim leaves in this turn with all of them, return it.
 
-        Then the enqueue need not notify other servers.
+        Then the enqueue leaves with it, and need not notify other servers.
         """
         if self.capacity.shared:
             self._tell_waiting(True)
         now, offered = turn_time(), self.room.offered
         enough = max(self.claiming.covered + tasks, math.ceil(self.claiming.places(offered, now)))
         before_sending(self._decide)
-        return self.claiming.cover(tasks, self.room.free(enough), offered, now)
+        return self.covered if self.claiming.cover(tasks, self.room.free(enough), offered, now) else None
 
     @property
     def has_room(self) -> bool:
@@ -231,6 +233,14 @@ class Dispatcher:
                 self._taskless.close()
 
     def _decide(self) -> None:
+        """Begin what is to be done now; covered enqueues that no claim has taken along leave on their own."""
+        try:
+            self._take_step()
+        finally:
+            if self.covered.held:
+                self.covered.send()
+
+    def _take_step(self) -> None:
         """Begin what is to be done now, unless a claim is under way."""
         if self._is_claiming or self._taskless is None:
             if self.capacity.shared:
@@ -239,14 +249,13 @@ class Dispatcher:
         offered = self.room.offered
         free = 0 if self.claiming.is_empty else self.room.free(MOST_TASKS)
         step, until = self.claiming.step(free, offered, turn_time())
+        if not self.claiming.promised:
+            self.covered.send()
         if step is Step.CLAIM:
             self._shares = self.capacity.reserve(self.claiming.wanted(offered))
         if step is Step.SLEEP:
             if until < self._pace.deadline:
                 self._decide_by(until)
-        elif step is Step.PASS_ON:
-            self._taskless.begin_from_end(self.pass_on())
-            self._decide()
         elif step is Step.END:
             self._is_claiming = True
             self._taskless.begin_from_end(self._end())
@@ -336,7 +345,8 @@ class Dispatcher:
             self._claims += 1
         name = f"{self.name}/{self._claims}"
         try:
-            claim = await self.store.claim(self.queue, name, wanted, slots=self.slots, again=again)
+            covered = self.covered
+            claim = await self.store.claim(self.queue, name, wanted, slots=self.slots, again=again, covered=covered)
             if self._failed_at:
                 log.info("claims succeed again", queue=self.queue, after_s=round(turn_time() - self._failed_at, 1))
                 self._failed_at = 0.0

@@ -15,12 +15,12 @@ from fairq.model.tasks import NewTask
 from fairq.server.engine.app import App
 from fairq.server.engine.net.tenant_load import MAX_TENANT_REQUESTS_HERE, RETRY_MS
 from fairq.server.engine.verbs.request_scope import Body
+from fairq.store.covered import Covered
 from fairq.wire.calls import REFUSED
 
 
-def cover(app: App, queue: str, tasks: Sequence[NewTask]) -> str:
-    """Let a claim follow tasks that are enqueued at once; returns which servers the store notifies."""
-    # A claim sent directly behind the tasks shares their turn of the store, and its fsync.
+def cover(app: App, queue: str, tasks: Sequence[NewTask]) -> str | Covered:
+    """Let tasks that are enqueued at once leave with a claim; returns which servers the store notifies."""
     return app.queues.cover(queue, sum([not (task.delay_ms or task.start_at_ms) for task in tasks]))
 
 
