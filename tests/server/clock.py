@@ -27,10 +27,10 @@ class StoreClock:
         self._queue, self._prefix = queue, keys.queue_prefix(queue)
         call = Connection.call
 
-        async def call_at(connection: Connection, *words: Any) -> Any:
+        async def call_at(connection: Connection, *words: Any, **hold: Any) -> Any:
             if words[0] in ("FCALL", "FCALL_RO") and words[3] == self._prefix:
                 words = (*words[:_NOW], self.now_ms, *words[_NOW + 1 :])
-            return await call(connection, *words)
+            return await call(connection, *words, **hold)
 
         monkeypatch.setattr(Connection, "call", call_at)
         monkeypatch.setattr("fairq.store.queue_calls.wall_ms", lambda: self.now_ms - self.ahead_ms)

@@ -187,12 +187,12 @@ async def test_a_revocation_reaches_a_server_whose_store_was_away_meanwhile(
         async with raw(two, token) as client:
             call, failures = type(two.app.store.connection).call, 0
 
-            async def fail_first(self: Any, *command: Any) -> Any:
+            async def fail_first(self: Any, *command: Any, **hold: Any) -> Any:
                 nonlocal failures
                 if self is two.app.store.connection and failures < 3 and command[0] in ("GET", "HGETALL", "HMGET"):
                     failures += 1
                     raise Unavailable("the store is away")
-                return await call(self, *command)
+                return await call(self, *command, **hold)
 
             monkeypatch.setattr(type(two.app.store.connection), "call", fail_first)
             proxy.is_refusing = True

@@ -172,10 +172,10 @@ async def test_a_worker_attaches_though_its_attach_cannot_be_counted(
 ) -> None:
     call = StoreConnection.call
 
-    async def fail(self: StoreConnection, *command: Any) -> Any:
+    async def fail(self: StoreConnection, *command: Any, **hold: Any) -> Any:
         if command[0] == "INCR":
             raise Unavailable("the node with that key is away")
-        return await call(self, *command)
+        return await call(self, *command, **hold)
 
     monkeypatch.setattr(StoreConnection, "call", fail)
     async with raw(served, WORKER) as worker:

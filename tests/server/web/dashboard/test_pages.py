@@ -310,10 +310,10 @@ async def test_a_store_that_goes_away_amid_a_page_is_told(
 ) -> None:
     call, history = Connection.call, library.function_name("history")
 
-    async def call_until(connection: Connection, *words: Any) -> Any:
+    async def call_until(connection: Connection, *words: Any, **hold: Any) -> Any:
         if words[0] == command and (command == "ZCOUNT" or words[1] == history):
             raise Unavailable("the store went away")
-        return await call(connection, *words)
+        return await call(connection, *words, **hold)
 
     monkeypatch.setattr(Connection, "call", call_until)
     assert "the store went away" in text_of(await site.read(path, 503))
