@@ -5,6 +5,7 @@ All workers are attached to the server B. What pages, commands and metrics of A 
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -25,10 +26,10 @@ from tests.server.web.admin.test_health import values
 from tests.server.web.dashboard.harness import text_of
 from tests.system.harness import Process, World, open_world
 
-from .conftest import WAIT_MS, browser
+from .conftest import WAIT_MS
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.deep("browser")
 
@@ -56,7 +57,8 @@ class Server:
         return text_of(answer.text)
 
     def metric(self, *name: str) -> float:
-        return values(self.pages.get("/metrics").text)[name]
+        """A sample; not a number while there is none."""
+        return values(self.pages.get("/metrics").text).get(name, math.nan)
 
     def wait_metric(self, least: float, *name: str) -> None:
         eventually(lambda: self.metric(*name) >= least)
@@ -138,6 +140,8 @@ def flood(a: Server, b: Server, page: Page) -> None:
         for path in ("/?queue=mail", "/queues", "/queues/mail", "/workers", "/queues/mail/tenants/acme"):
             assert "no worker" not in (told := server.read(path)).lower(), told
         assert f"/ {SLOTS} running / slots" in server.read("/queues/mail")
+        server.wait_metric(SLOTS, "fairq_slots", "mail")
+        server.wait_metric(2, "fairq_workers", "mail")
         assert (server.metric("fairq_slots", "mail"), server.metric("fairq_workers", "mail")) == (SLOTS, 2)
     eventually(lambda: a.metric("fairq_queue_tasks", "mail", "ready") == 0)
     eventually(lambda: "0 ready" in a.read("/?queue=mail"))
@@ -239,7 +243,7 @@ def outage(a: Server, b: Server, store: stores.LocalServer, page: Page) -> None:
 
 
 def test_what_is_shown_of_an_afternoon_is_true_at_both_servers(
-    world: World, store: stores.LocalServer, servers: list[Server]
+    world: World, store: stores.LocalServer, servers: list[Server], chromium: Browser
 ) -> None:
     a, b = servers
     a.tell("queues", "set", "imports", "lease_ms=600000")  # however slow this machine is, they are held till the end
@@ -250,12 +254,12 @@ def test_what_is_shown_of_an_afternoon_is_true_at_both_servers(
         a.act("acme", partial(fairq.sync.Client.enqueue, queue="imports", payload="long", id=id))
     eventually(lambda: a.metric("fairq_queue_tasks", "imports", "leased") == 2)
     a.act("globex", lambda client: client.enqueue("imports", "stuck"))
-    with browser() as chromium:
-        page = chromium.new_page(base_url=str(a.pages.base_url))
-        page.set_default_timeout(WAIT_MS)
-        flood(a, b, page)
-        reports(a, b, page)
-        waits_for_nobody(a, b)
-        dead_letters(a, b, page)
-        stuck(a, b, imp)
-        outage(a, b, store, page)
+    page = chromium.new_page(base_url=str(a.pages.base_url))
+    page.set_default_timeout(WAIT_MS)
+    flood(a, b, page)
+    reports(a, b, page)
+    waits_for_nobody(a, b)
+    dead_letters(a, b, page)
+    stuck(a, b, imp)
+    outage(a, b, store, page)
+    page.context.close()
