@@ -4,6 +4,10 @@
 --
 -- A tenant makes a queue by being the first to store something in it, and may make a limited number: `makers` counts
 -- them. Queues made by operators count against no quota.
+--
+-- A removal names the entry that it read, and leaves any other one. So a queue that is made anew needs another entry,
+-- also within the same ms or after the clock was put back: its time is later than `removed_ms`, that of the latest entry
+-- that was removed.
 
 local MAX_QUOTA = 1000000
 
@@ -33,7 +37,8 @@ function writes.add_queue(keys, args)
     if made >= quota then refuse('quota_exceeded', 'queues') end
     redis.call('HINCRBY', call.prefix .. 'makers', maker, 1)
   end
-  redis.call('HSET', call.prefix .. 'names', queue, text(call.now) .. ' ' .. maker)
+  local removed_ms = tonumber(redis.call('GET', call.prefix .. 'removed_ms') or 0)
+  redis.call('HSET', call.prefix .. 'names', queue, text(math.max(call.now, removed_ms + 1)) .. ' ' .. maker)
   return 'ok'
 end
 
@@ -43,9 +48,12 @@ end
 function drains.remove_queue(keys, args)
   local call = open_registry(keys, args)
   if redis.call('HGET', call.prefix .. 'names', args[3]) ~= args[4] then return 'gone' end
+  local made_ms, maker = args[4]:match('^(%d+) (.*)$')
+  if tonumber(made_ms) > tonumber(redis.call('GET', call.prefix .. 'removed_ms') or 0) then
+    redis.call('SET', call.prefix .. 'removed_ms', made_ms)
+  end
   redis.call('HDEL', call.prefix .. 'names', args[3])
-  local maker = args[4]:match(' (.+)$')
-  if maker and redis.call('HINCRBY', call.prefix .. 'makers', maker, -1) <= 0 then
+  if maker ~= '' and redis.call('HINCRBY', call.prefix .. 'makers', maker, -1) <= 0 then
     redis.call('HDEL', call.prefix .. 'makers', maker)
   end
   return 'ok'

@@ -253,11 +253,12 @@ def test_a_removed_queue_counts_no_more(registry: Registry) -> None:
     assert registry.remove("ours", registry.entry("ours")) == "ok"
 
 
-def test_a_queue_that_was_made_anew_stays(registry: Registry) -> None:
+@pytest.mark.parametrize("by_ms", [1, 0, -5_000])
+def test_a_queue_that_was_made_anew_stays(registry: Registry, by_ms: int) -> None:
     registry.add("q", "ada")
     entry = registry.entry("q")
     assert (registry.remove("q", entry), registry.remove("q", entry)) == ("ok", "gone")
-    registry.advance(1)
+    registry.advance(by_ms)
     registry.add("q", "ada")
     assert registry.remove("q", entry) == "gone"
     assert registry.client.hgetall(registry.key("makers")) == {b"ada": b"1"}
