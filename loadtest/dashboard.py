@@ -2,8 +2,8 @@
 
 The crowd's queue has a task of each tenant, which a worker does all the while, and delayed tasks, dead letters,
 batches and schedules. A reader (reader.py) opens every page, stream and list, one after the other. Then a quiet tenant
-with a queue and a worker of its own is measured in pairs of rounds, without and with a reader that opens pages all the
-time.
+with a queue and a worker of its own is measured in pairs of rounds: without and with a reader that opens pages all the
+time, then without and with a tab open on a dead letter of 1 MB.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ BOUND_MS = 200.0  # the p95 that a page may have
 CHUNK = 10_000
 HISTORY_S = 12.0  # until the history has its first interval
 READ_S = 600.0
+BIG_TENANT = "big"
+BIG_PAYLOAD = {"fails": True, "text": "x" * 1_000_000}
+TAB = {"a dead letter of 1 MB": f"/queues/{QUEUE}/tasks/{BIG_TENANT}/dead"}
+PAGES_BESIDE, TAB_BESIDE = "somebody who opens pages all the time", "one tab on a dead letter of 1 MB"
 
 
 @frozen
@@ -135,7 +139,6 @@ class Dashboard:
     sizes: Sizes
     progress: Progress
     ids: list[str] = field(factory=list, init=False)
-    cores: dict[str, list[float]] = field(factory=dict, init=False)
 
     async def fill(self) -> None:
         """Give the crowd's queue all but its dead letters."""
@@ -158,9 +161,10 @@ class Dashboard:
         names = [tenant(n) for n in range(self.sizes.dead)]
         async with fairq.open_client(self.quiet.server.url, token="dev-producer") as client:
             await self._enqueue(client, names, "dead", {"fails": True}, max_attempts=1)
+            await self._enqueue(client, [BIG_TENANT], "dead", BIG_PAYLOAD, max_attempts=1)
 
         async def are_dead() -> float:
-            return float((await queue_state(self.operator, QUEUE)).get("dead", 0)) / len(names)
+            return float((await queue_state(self.operator, QUEUE)).get("dead", 0)) / (len(names) + 1)
 
         await wait_until("the dead letters", self.sizes.limit, are_dead)
 
@@ -169,37 +173,42 @@ class Dashboard:
         if "fails" not in payload:
             self.ids += [task.id for task in tasks]
 
-    async def read(self, rounds: int, seconds: float) -> dict[str, list[float]]:
-        """Have a reader open all places; returns how long each took. Raises: RunFailed."""
-        url, to_open = self.quiet.server.admin_url, json.dumps(places(self.sizes))
-        output, told = b"", dict[str, list[float]]()
+    async def read(self, places: Mapping[str, str], rounds: int, seconds: float) -> dict[str, list[float]]:
+        """Have a reader open places; returns how long each took. Raises: RunFailed."""
+        url = self.quiet.server.admin_url
+        output, took = b"", dict[str, list[float]]()
         with trio.move_on_after(READ_S):
-            async with running_module("reader", url, to_open, str(rounds), str(seconds)) as process:
+            async with running_module("reader", url, json.dumps(places), str(rounds), str(seconds)) as process:
                 assert process.stdout is not None
                 async for data in process.stdout:
                     output += data
                 await process.wait()
         if output:
-            told = json.loads(output)
-        if not told:
+            took = json.loads(output)
+        if not took:
             raise RunFailed("the reader of pages did not finish; it said why above")
-        return told
+        return took
 
     async def pages(self) -> list[dict[str, Any]]:
         """Open each place again and again; returns a row of each."""
         self.progress.say(f"dashboard: opening {len(places(self.sizes))} places {self.sizes.rounds} times")
-        found = await self.read(self.sizes.rounds, READ_S)
+        found = await self.read(places(self.sizes), self.sizes.rounds, READ_S)
         return [
             {"name": name, **{f"p{p}": round(percentile(took, p), 1) for p in (50, 95)}, "max": round(max(took), 1)}
             for name, took in found.items()
         ]
 
     async def figures(self) -> dict[str, Any]:
-        """Measure the quiet tenant in pairs of rounds."""
+        """Measure the quiet tenant in pairs of rounds, beside pages and beside a tab."""
+        beside = {PAGES_BESIDE: (places(self.sizes), 10**9), TAB_BESIDE: (TAB, 0)}
+        return {name: await self._beside(name, *reading) for name, reading in beside.items()}
+
+    async def _beside(self, name: str, opened: Mapping[str, str], times: int) -> dict[str, Any]:
         rounds: dict[str, list[abuse.Rounds]] = {"without": [], "with": []}
-        sizes, opened = abuse.Sizes(self.sizes.seconds, self.sizes.pairs, self.sizes.limit), 0
+        cores, took = dict[str, list[float]](), list[int]()
+        sizes = abuse.Sizes(self.sizes.seconds, self.sizes.pairs, self.sizes.limit)
         for n in range(self.sizes.pairs):
-            self.progress.say(f"dashboard: a quiet tenant, pair {n + 1} of {self.sizes.pairs}")
+            self.progress.say(f"dashboard: a quiet tenant beside {name}, pair {n + 1} of {self.sizes.pairs}")
             for side, found in rounds.items():
                 began = time.perf_counter()
                 meter = CpuMeter({"server": self.quiet.server.pid, "store": self.quiet.server.store_pid})
@@ -207,21 +216,22 @@ class Dashboard:
                     found.append(await self.quiet.measure("", sizes))
                 else:
                     async with trio.open_nursery() as nursery:
-                        nursery.start_soon(self._read_along, opened_by := list[int]())
+                        nursery.start_soon(self._read_along, opened, times, took)
                         found.append(await self.quiet.measure("", sizes))
-                    opened += sum(opened_by)
                 for process, cpu in meter.used().items():
-                    self.cores.setdefault(f"{process}, {side}", []).append(cpu / (time.perf_counter() - began))
-        figures = {
-            name: summary([each[name] for each in rounds["without"]], [each[name] for each in rounds["with"]])
-            for name in rounds["without"][0]
+                    cores.setdefault(f"{process}, {side}", []).append(cpu / (time.perf_counter() - began))
+        return {
+            "figures": {
+                figure: summary([each[figure] for each in rounds["without"]], [each[figure] for each in rounds["with"]])
+                for figure in rounds["without"][0]
+            },
+            "opened": sum(took),
+            "cores": {process: round(sum(used) / len(used), 2) for process, used in cores.items()},
         }
-        cores = {name: round(sum(each) / len(each), 2) for name, each in self.cores.items()}
-        return {"figures": figures, "opened": opened, "cores": cores}
 
-    async def _read_along(self, opened: list[int]) -> None:
-        found = await self.read(10**9, self.sizes.seconds)
-        opened.append(sum(len(took) for took in found.values()))
+    async def _read_along(self, opened: Mapping[str, str], times: int, took: list[int]) -> None:
+        found = await self.read(opened, times, self.sizes.seconds)
+        took.append(sum(len(each) for each in found.values()))
 
 
 async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -> dict[str, Any]:
@@ -249,7 +259,7 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
     }
     return {
         "tenants": sizes.tenants, "rounds": sizes.rounds, "pages": pages, "rate": RATE, "seconds": sizes.seconds,
-        "pairs": sizes.pairs, **beside, "verdicts": verdicts,
+        "pairs": sizes.pairs, "beside": beside, "verdicts": verdicts,
     }  # fmt: skip
 
 
@@ -259,27 +269,30 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
         [row["name"], row["p50"], row["p95"], row["max"], "yes" if row["p95"] < BOUND_MS else "NO"]
         for row in part["pages"]
     ]
-    lines = [
-        [
-            name, *(told[side][p] for side in ("undisturbed", "abused") for p in ("p50", "p99")),
-            told["of_bound"], "yes" if told["of_bound"] <= 1 else "NO",
-        ]
-        for name, told in part["figures"].items()
-    ]  # fmt: skip
-    cores = ", ".join(f"{name} {used:.0%}" for name, used in part["cores"].items())
-    return [
+    tables = [
         Table(
             f"pages of a queue with {part['tenants']:,} tenants, each opened {part['rounds']} times, in ms",
             ["", "p50", "p95", "max", f"p95 under {BOUND_MS:g}"],
             rows,
-        ),
-        Table(
-            f"a quiet tenant's latency in ms, {part['rate']:g} tasks/s, beside somebody who opens pages all the time:"
-            f" medians of {part['pairs']} pairs of rounds of {part['seconds']:g} s without and with, {part['opened']:,}"
-            " opened",
-            ["", "p50", "p99", "with p50", "with p99", "of bound", "within"],
-            lines,
-            f"of bound: p99 as a part of {FACTOR:g} times that without or {FLOOR_MS:g} ms, whichever is more;"
-            f" of a core: {cores}",
-        ),
+        )
     ]
+    for name, found in part["beside"].items():
+        lines = [
+            [
+                figure, *(row[side][p] for side in ("undisturbed", "abused") for p in ("p50", "p99")),
+                row["of_bound"], "yes" if row["of_bound"] <= 1 else "NO",
+            ]
+            for figure, row in found["figures"].items()
+        ]  # fmt: skip
+        cores = ", ".join(f"{process} {used:.0%}" for process, used in found["cores"].items())
+        tables.append(
+            Table(
+                f"a quiet tenant's latency in ms, {part['rate']:g} tasks/s, beside {name}: medians of {part['pairs']}"
+                f" pairs of rounds of {part['seconds']:g} s without and with",
+                ["", "p50", "p99", "with p50", "with p99", "of bound", "within"],
+                lines,
+                f"{found['opened']:,} opened or streamed; of bound: p99 as a part of {FACTOR:g} times that without or"
+                f" {FLOOR_MS:g} ms, whichever is more; of a core: {cores}",
+            )
+        )
+    return tables

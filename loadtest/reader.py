@@ -1,8 +1,9 @@
 """Somebody who opens pages, one after the other: `python -m loadtest.reader URL PLACES ROUNDS SECONDS`.
 
 PLACES is a JSON object: what each place is called, and its path. Each round opens all of them, and the reading ends
-after ROUNDS or SECONDS. A stream is read until its first event and then left, a page to its end. It prints, as JSON,
-how many ms each of them took: from the request's first byte to the answer's last one.
+after ROUNDS or SECONDS. A stream is read until its first event and then left, a page to its end. Without ROUNDS (0) the
+reader is a tab: it opens each place's page and follows its stream for SECONDS. It prints, as JSON, how many ms each of
+them took: from the request's first byte to the answer's last one; a tab, from its start to each event.
 """
 
 from __future__ import annotations
@@ -52,6 +53,23 @@ class Reader:
             self._ask(self._connection, path).read(_MAX_BYTES)
         self.took_ms.setdefault(name, []).append((time.perf_counter() - began) * 1000)
 
+    def follow(self, name: str, path: str, seconds: float) -> None:
+        """Open a page and follow its stream, as a tab does. Raises: Refused."""
+        self.open(name, path)
+        began = time.monotonic()
+        connection = self._dial()
+        stream = self._ask(connection, f"/live{path}")
+        while (left := began + seconds - time.monotonic()) > 0:
+            connection.sock.settimeout(left)
+            try:
+                line = stream.readline()
+            except TimeoutError:  # nothing changes on the page
+                return
+            if not line:
+                raise Refused(f"the stream of {path} ended")
+            if line == b"\n":  # an event's end
+                self.took_ms[name].append((time.monotonic() - began) * 1000)
+
     def _ask(self, connection: HTTPConnection, path: str) -> HTTPResponse:
         connection.request("GET", path, headers=self._headers)
         answer = connection.getresponse()
@@ -78,7 +96,11 @@ def main() -> int:
     url, places, rounds, seconds = sys.argv[1:]
     reader = Reader(urlsplit(url).netloc)
     try:
-        reader.read(orjson.loads(places), int(rounds), float(seconds))
+        if int(rounds):
+            reader.read(orjson.loads(places), int(rounds), float(seconds))
+        else:
+            for name, path in orjson.loads(places).items():
+                reader.follow(name, path, float(seconds))
     except (Refused, OSError) as error:
         print(error, file=sys.stderr)
         return 1
