@@ -62,10 +62,11 @@ IMPORTS = {
         "errors model wire io log tokens store server/settings server/fleet server/engine/net server/run "
         "client webhook demo"
     ),
+    "celery": "errors model wire log client sync",
     "django": "errors model log client sync cli",
     "__main__": "cli",
 }
-PACKAGES = ("wire", "io", "store", "server", "client", "sync", "webhook", "testing", "cli", "demo", "django")
+PACKAGES = ("wire", "io", "store", "server", "client", "sync", "webhook", "testing", "cli", "celery", "demo", "django")
 PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
 IMPURE_MODULES = {"anyio", "trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time"}
 

@@ -28,8 +28,12 @@ class Alarm:
 
     def ring(self) -> None:
         """Wake the thread that waits."""
-        with suppress(BlockingIOError):  # it rings already
+        with suppress(OSError):  # it rings already, or was closed
             self._theirs.send(b"\0")
+
+    def fileno(self) -> int:
+        """Return the number of the file that can be read when it rings, for an event loop."""
+        return self._ours.fileno()
 
     def wait(self, socks: Mapping[int, bool], *, seconds: float) -> None:
         """Wait until a socket has something to read (or room, if wanted), for so long, or until it rings.

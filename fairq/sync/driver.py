@@ -63,7 +63,7 @@ class Driver:
 
     servers: Servers
     token: str | None = field(repr=False)  # None: that of FAIRQ_TOKEN at the first call
-    session: ClientSession = field(factory=ClientSession, init=False)
+    session: ClientSession = field(init=False)
     _lock: threading.RLock = field(factory=threading.RLock, init=False)
     _is_changing: bool = field(default=False, init=False)
     _threads: set[int] = field(factory=set, init=False)  # those inside `wait`
@@ -78,8 +78,15 @@ class Driver:
     _said: list[Callable[[], None]] = field(factory=list, init=False)  # what is to be logged
 
     def __attrs_post_init__(self) -> None:
+        self.session = self._new_session()
         self._attempts = Attempts(self.servers, self._cannot_connect)
         _drivers.add(self)
+
+    def _new_session(self) -> ClientSession:
+        return ClientSession()
+
+    def _handle(self, frame: Any) -> None:
+        """Take a frame that the session leaves to us; a client gets none."""
 
     @classmethod
     def to(cls, urls: str | Sequence[str] | None, token: str | None, tls: ssl.SSLContext | None = None) -> Driver:
@@ -194,7 +201,7 @@ class Driver:
     def _usable(self) -> ClientSession:
         """Return the session; a new one after an end that is not for ever, such as a refused token."""
         if self.session.fatal and not self._is_closed:
-            self.session = ClientSession()
+            self.session = self._new_session()
         return self.session
 
     def _end_session(self) -> None:
@@ -213,16 +220,20 @@ class Driver:
         now = _now()
         if self._leader is None:
             self._check_idle_transport(now)
+        self._send(now)
+        if self._leader is None:
+            self._leader = place
+            return
+        self._line[place] = None
+
+    def _send(self, now: float) -> None:
+        """Send what needs no waiting; the leader sends the rest, and keeps a deadline that has moved forward."""
         if self._transport:
             try:
                 self._transport.flush(now)
             except Disconnected:
                 self._lose(now)
                 self._wake_leader()
-        if self._leader is None:
-            self._leader = place
-            return
-        self._line[place] = None
         if self._due_at() < self._sleeps_until or (self._transport and self._transport.wants_room):
             self._wake_leader()
 
@@ -324,7 +335,9 @@ class Driver:
             try:
                 messages = transport.proceed(now)
                 for message in messages:
-                    self.session.receive(message, now)
+                    frame = self.session.receive(message, now)
+                    if frame is not None:
+                        self._handle(frame)
                 if not messages and transport.channel and transport.channel.has_progressed():
                     self.session.heard(now)
                 if now >= self.session.suspicion.due_at or self.session.suspicion.is_suspect:
@@ -371,7 +384,7 @@ class Driver:
             self._transport.abandon()
         self._attempts.abandon()
         self._transport, self._leader, self._line = None, None, {}
-        self._lock, self._alarm, self.session = threading.RLock(), Alarm(), ClientSession()
+        self._lock, self._alarm, self.session = threading.RLock(), Alarm(), self._new_session()
         self._is_changing, self._threads = False, set()
         if self._is_closed:
             self.session.fatal = Closed("the client was closed")

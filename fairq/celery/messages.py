@@ -1,0 +1,100 @@
+"""A message of kombu as a task of fairq, and back: the message is the task's payload.
+
+A task has the id of its Celery task. When a running task sends a message under its own id (a retry, `replace`), that is
+another task here, so its id has a suffix: which retry it is, or the message's delivery tag.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+from celery import current_app, current_task
+
+from fairq.celery.tenants import HEADER, tenant_of
+from fairq.model.checks import full_id
+from fairq.model.tasks import DEFAULT_PRIORITY, MAX_NAME_BYTES, NewTask
+from fairq.wire.frames import PushedTask
+
+_FITTING_ID = re.compile(r"[A-Za-z0-9_-]{1,48}\Z")  # leaves room for a suffix
+_URGENCY = 5  # of a step of Celery's priorities 1 to 9
+_RETRIES = 100  # that a revocation covers
+
+Message = dict[str, Any]
+
+
+class NotAMessage(ValueError):
+    """A task's payload that is no message of kombu."""
+
+
+def to_task(message: Message, default_tenant: str) -> NewTask:
+    """Make the task of a message. Raises: ValueError for an eta that is no time."""
+    headers, properties = message["headers"], message["properties"]
+    name = str(headers.get("task") or "")
+    id = _id_of(headers, properties["delivery_tag"])
+    if tenant := tenant_of(headers, default_tenant):
+        id = full_id(tenant, id)
+    text = json.dumps(message, default=str, ensure_ascii=False, separators=(",", ":"))
+    return NewTask(
+        id,
+        text.encode(errors="replace"),
+        start_at_ms=_ms_of(headers.get("eta")) or 0,
+        expires_at_ms=_ms_of(headers.get("expires")),
+        priority=_priority_of(properties.get("priority")),
+        name=name if name.isprintable() and len(name.encode()) <= MAX_NAME_BYTES else "",
+    )
+
+
+def to_message(queue: str, task: PushedTask) -> Message:
+    """Make the message of a task that a worker was given. Raises: NotAMessage."""
+    message = task.payload
+    if not (isinstance(message, dict) and isinstance(message.get("properties"), dict)):
+        raise NotAMessage("the payload is no message of Celery")
+    headers = message["headers"] = dict(message.get("headers") or {})
+    headers[HEADER] = task.tenant
+    headers["eta"] = None  # the task has waited; a worker would hold it while its own clock is behind
+    properties = message["properties"]
+    properties["delivery_tag"] = f"{queue} {task.id} {task.lease}"
+    properties.setdefault("delivery_info", {})["redelivered"] = task.attempt > 1
+    return message
+
+
+def ids_of(task_id: str, tenant: str) -> list[str]:
+    """Return the ids of the tasks that a Celery task may have: its first run, and its retries."""
+    base = _base_of(task_id)
+    ids = [base, *(f"{base}-r{retry}" for retry in range(1, _RETRIES + 1))]
+    return [full_id(tenant, id) for id in ids] if tenant else ids
+
+
+def _id_of(headers: Mapping[str, Any], delivery_tag: str) -> str:
+    task_id = headers.get("id")
+    if not task_id:
+        return delivery_tag
+    base = _base_of(str(task_id))
+    if retries := headers.get("retries"):
+        return f"{base}-r{retries}"
+    if current_task and current_task.request.id == task_id:
+        return f"{base}-{delivery_tag[:8]}"
+    return base
+
+
+def _base_of(task_id: str) -> str:
+    return task_id if _FITTING_ID.match(task_id) else str(uuid5(NAMESPACE_OID, task_id))
+
+
+def _ms_of(text: str | None) -> int | None:
+    if not text:
+        return None
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=current_app.timezone)
+    return round(time.timestamp() * 1000)
+
+
+def _priority_of(priority: int | None) -> int:
+    """Return the priority here, where 0 is the most urgent; kombu's 0 means none, and its 9 is the most urgent."""
+    return DEFAULT_PRIORITY - _URGENCY * min(max(priority or 0, 0), 9)

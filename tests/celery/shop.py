@@ -1,0 +1,108 @@
+"""Tasks of a Celery project, as they were with another broker; only the broker is fairq."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+if transport := os.environ.get("SHOP_TRANSPORT"):
+    app = Celery("shop", broker_transport=transport)
+else:
+    import fairq.celery  # noqa: F401  (it registers fairq://)
+
+    app = Celery("shop")
+app.conf.update(
+    broker_read_url=os.environ["SHOP_READ_URL"],
+    broker_write_url=os.environ["SHOP_WRITE_URL"],
+    result_backend=os.environ["SHOP_RESULTS"],
+    accept_content=["json", "pickle"],
+    task_acks_late=True,
+    task_routes={"shop.mail": {"queue": "emails"}},
+    worker_prefetch_multiplier=1,
+)
+
+
+@app.task(bind=True, name="shop.seen")
+def seen(self: Any) -> dict[str, Any]:
+    """Return what a task sees of its message."""
+    request = self.request
+    return {
+        "tenant": request.get("tenant"),
+        "retries": request.retries,
+        "redelivered": request.delivery_info["redelivered"],
+        "eta": request.eta,
+    }
+
+
+@app.task(name="shop.mail")
+def mail(to: str) -> str:
+    """Return something, from a queue of its own."""
+    return f"sent to {to}"
+
+
+@app.task(name="shop.size")
+def size(data: bytes) -> int:
+    """Return the length of data that is no text."""
+    return len(data)
+
+
+@app.task(name="shop.add")
+def add(*numbers: int) -> int:
+    """Add numbers."""
+    return sum(numbers)
+
+
+@app.task(name="shop.total")
+def total(numbers: list[int]) -> int:
+    """Add a list of numbers."""
+    return sum(numbers)
+
+
+@app.task(bind=True, name="shop.unsure", autoretry_for=(ValueError,), default_retry_delay=0, max_retries=3)
+def unsure(self: Any) -> list[Any]:
+    """Succeed at the third run."""
+    if self.request.retries < 2:
+        raise ValueError("not yet")
+    return [self.request.retries, self.request.get("tenant")]
+
+
+@app.task(bind=True, name="shop.replaced")
+def replaced(self: Any) -> None:
+    """Let another task, under the same id, give the result."""
+    raise self.replace(add.si(3, 4))
+
+
+@app.task(bind=True, name="shop.until", acks_late=True)
+def until(self: Any, started: str, stop: str) -> str:
+    """Note a start in a file, and run until another file exists."""
+    with Path(started).open("a") as file:
+        file.write(f"{self.request.id}\n")
+    while not Path(stop).exists():
+        time.sleep(0.02)
+    return str(self.request.hostname)
+
+
+@app.task(bind=True, name="shop.refused")
+def refused(self: Any, marks: str) -> int:
+    """Give itself back until it has been here three times."""
+    from celery.exceptions import Reject
+
+    with Path(marks).open("a+") as file:
+        file.write("x")
+        file.seek(0)
+        times = len(file.read())
+    if times < 3:
+        raise Reject("not yet", requeue=True)
+    return times
+
+
+@app.task(name="shop.never")
+def never() -> None:
+    """Make itself a dead letter."""
+    from celery.exceptions import Reject
+
+    raise Reject("never", requeue=False)
