@@ -9,6 +9,7 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 from kombu.serialization import loads
 
+from fairq.celery import outcomes
 from fairq.celery.clients import call
 from fairq.celery.messages import Message, ids_of
 from fairq.celery.tenants import tenant_of
@@ -30,4 +31,4 @@ def _revoke(info: Connection, task_id: str) -> None:
     ids = ids_of(task_id, tenant_of({}, info.transport_options.get("tenant", "")))
     for queue in current_app.amqp.queues:
         if "ok" in call(info, lambda client, queue=queue: client.cancel(queue, ids)):  # type: ignore[misc]
-            current_app.backend.mark_as_revoked(task_id, "revoked")
+            outcomes.cancelled(task_id)

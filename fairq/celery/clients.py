@@ -13,7 +13,8 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 
 import fairq.sync
-from fairq.errors import FairqError, Retryable
+from fairq.errors import BadRequest, FairqError, Retryable
+from fairq.model.tasks import NewTask
 from fairq.sync.driver import check_thread
 
 DEFAULT_PORT = 7700
@@ -67,6 +68,21 @@ def call(info: Connection, ask: Callable[[fairq.sync.Client], R]) -> R:
         with ThreadPoolExecutor(1) as thread:
             return refused(thread.submit(asked).result)
     return refused(asked)
+
+
+def enqueue(info: Connection, queue: str, task: NewTask) -> bool:
+    """Enqueue a task; returns False if it has expired already. Raises: as `call`."""
+
+    def ask(client: fairq.sync.Client) -> bool:
+        try:
+            client.enqueue_tasks(queue, [task])
+        except BadRequest as error:
+            if error.field not in ("expires_at", "expires_at_ms"):
+                raise
+            return False
+        return True
+
+    return call(info, ask)
 
 
 def refused(ask: Callable[[], R]) -> R:

@@ -18,9 +18,9 @@ from uuid import uuid4
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 
-from fairq.celery import worker_state
+from fairq.celery import outcomes
 from fairq.celery.broadcasts import broadcast
-from fairq.celery.clients import DEFAULT_PORT, call, refused, tls_of, url_of
+from fairq.celery.clients import DEFAULT_PORT, call, enqueue, refused, tls_of, url_of
 from fairq.celery.leases import Leases, Pushed
 from fairq.celery.messages import Message, NotAMessage, to_message, to_task
 from fairq.errors import Retryable
@@ -76,7 +76,8 @@ class Channel(virtual.Channel):
         if lasts:
             info = self.connection.client
             task = to_task(message, info.transport_options.get("tenant", ""))
-            call(info, lambda client: client.enqueue_tasks(queue, [task]))
+            if not enqueue(info, queue, task):
+                outcomes.expired(message["headers"].get("id"))
 
     def _put_fanout(self, exchange: str, message: Message, routing_key: str, **_: Any) -> None:
         broadcast(self.connection.client, exchange, message)
@@ -132,7 +133,7 @@ class Channel(virtual.Channel):
             self._revoke(leases.cancelled.popleft())
         if leases.is_dismissed:
             leases.is_dismissed = False
-            worker_state.stop()
+            outcomes.stop()
         pushed = refused(leases.take)
         if pushed is None:
             return False
@@ -174,7 +175,7 @@ class Channel(virtual.Channel):
     def _revoke(self, cancelled: HeldLease) -> None:
         for lease, task_id in self._held.values():
             if lease == cancelled:
-                worker_state.revoke(task_id)
+                outcomes.revoke(task_id)
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """End a lease: the task is done."""

@@ -86,6 +86,9 @@ def until(self: Any, started: str, stop: str) -> str:
     return str(self.request.hostname)
 
 
+app.task(bind=True, name="shop.until_early", acks_late=False)(until.run.__func__)
+
+
 @app.task(bind=True, name="shop.refused")
 def refused(self: Any, marks: str) -> int:
     """Give itself back until it has been here three times."""
