@@ -42,12 +42,7 @@ def queue_state(model: Model) -> dict[str, float]:
         "leased": len(model.leases),
         "dead": len(model.dead),
         "pending": sum(t.pending for t in everyone),
-        "tasks_with_options": sum(
-            task.priority != 50
-            or any((task.key, task.result_ttl, task.retry_base, task.retry_cap))
-            or any((task.batch, task.group, task.events))
-            for task in model.records.values()
-        ),
+        "tasks_with_options": sum(task.options.is_special for task in model.records.values()),
     }
 
 

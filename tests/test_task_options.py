@@ -14,7 +14,8 @@ from fairq.model.limits import Limits
 from fairq.model.option_tables import LimitOptions, SettingOptions, TaskOptions
 from fairq.model.options import pack_options
 from fairq.model.queues import QueueSettings
-from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask, ScheduledOptions
+from fairq.model.rules import rules_of
+from fairq.model.tasks import OPTIONS, SCHEDULED, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask, ScheduledOptions
 from fairq.store import library
 from fairq.store.records import pack_options as pack_for_store
 from tests.store.cases import case, raises_for
@@ -43,11 +44,9 @@ def test_the_sdk_has_every_option() -> None:
 
 
 def test_a_schedules_options_are_those_of_its_tasks() -> None:
-    fields = attrs.fields(ScheduledOptions)
-    types, of_tasks = get_type_hints(ScheduledOptions), get_type_hints(NewTask)
-    assert {field.name: field.default for field in fields} == {field.name: OPTIONS[field.name] for field in fields}
-    assert types == {name: of_tasks[name] for name in types}
-    assert OPTIONS.keys() - types.keys() == {
+    assert rules_of(ScheduledOptions) == {name: rules_of(NewTask)[name] for name in SCHEDULED}
+    assert attrs.asdict(ScheduledOptions()) == {name: OPTIONS[name] for name in SCHEDULED}
+    assert OPTIONS.keys() - SCHEDULED == {
         "delay_ms", "start_at_ms", "expires_at_ms", "batch", "replace", "name", "trace",
     }  # fmt: skip
 

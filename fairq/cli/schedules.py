@@ -13,7 +13,7 @@ from fairq.cli.output import columns_of, local_time, print_json, print_rows
 from fairq.cli.payloads import read_payload
 from fairq.cli.task_flags import TaskFlags
 from fairq.errors import BadRequest, NotFound
-from fairq.model.schedules import SCHEDULED
+from fairq.model.tasks import SCHEDULED
 from fairq.model.texts import moment_of
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from fairq.model.checks import check_tenant, full_id
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.option_tables import DeadLetterFilter, Seconds, TaskOptions
 from fairq.model.rules import MOMENT, SOME_MOMENT, SOME_SPAN, SPAN, Rule, check_fields
-from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
-from fairq.model.tasks import OPTIONS, NewTask
+from fairq.model.schedules import MIN_EVERY_MS
+from fairq.model.tasks import OPTIONS, SCHEDULED, NewTask
 
 
 def to_ms(seconds: Seconds, field: str, rule: Rule = SPAN) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from attrs import fields, frozen
+from attrs import frozen
 
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_SPAN_MS, check_chosen, matching
@@ -43,7 +43,6 @@ _EVERY = whole(MIN_EVERY_MS, MAX_SPAN_MS)
 EVERY = Rule(  # 0: it has a cron expression
     lambda value, field: value and _EVERY.check(value, field), {"anyOf": [{"const": 0}, _EVERY.schema]}
 )
-SCHEDULED = tuple(field.name for field in fields(ScheduledOptions))
 
 
 class Timing(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from attrs import evolve, frozen
 
@@ -99,9 +99,11 @@ def is_last_attempt(attempt: int, max_attempts: int) -> bool:
     return 0 < max_attempts <= attempt
 
 
+_Class = TypeVar("_Class")
 _ENDS = ("expires_in_ms", "expires_at_ms", "expires_after_start_ms")  # of a window
 _TOO_SOON = "the task would expire before it may start; expires_after_start_ms counts from the start"
 _SPECIAL = "special"  # a task that asks for it takes SPECIAL_PLACES
+_OWN = "own"  # of each task: not one of a schedule's options
 
 
 class NewTask(NamedTuple):
@@ -121,31 +123,34 @@ class NewTask(NamedTuple):
 
     id: Annotated[str, TASK_ID]
     payload: bytes
-    delay_ms: Annotated[int, SPAN] = 0
-    start_at_ms: Annotated[int, MOMENT] = 0
+    delay_ms: Annotated[int, SPAN, _OWN] = 0
+    start_at_ms: Annotated[int, MOMENT, _OWN] = 0
     expires_in_ms: Annotated[int | None, SPAN] = None
-    expires_at_ms: Annotated[int | None, MOMENT] = None
+    expires_at_ms: Annotated[int | None, MOMENT, _OWN] = None
     expires_after_start_ms: Annotated[int | None, SPAN] = None
     max_attempts: Annotated[int | None, ATTEMPTS] = None  # the queue's; 0: no limit
     priority: Annotated[int, PRIORITY, _SPECIAL] = DEFAULT_PRIORITY
     dedupe_key: Annotated[str, DEDUPE_KEY, _SPECIAL] = ""
     dedupe_period_ms: Annotated[int, SPAN] = 0
-    replace: Annotated[bool, FLAG] = False
+    replace: Annotated[bool, FLAG, _OWN] = False
     result_ttl_ms: Annotated[int, SPAN, _SPECIAL] = 0
     retry_base_ms: Annotated[int | None, SPAN, _SPECIAL] = None  # the queue's
     retry_cap_ms: Annotated[int | None, SPAN, _SPECIAL] = None  # the queue's
     events: Annotated[bool, FLAG, _SPECIAL] = False
-    batch: Annotated[str, TASKS_BATCH, _SPECIAL] = ""
+    batch: Annotated[str, TASKS_BATCH, _SPECIAL, _OWN] = ""
     group: Annotated[str, SHORT_NAME, _SPECIAL] = ""
-    name: Annotated[str, SHORT_NAME] = ""
-    trace: Annotated[str, TRACE] = ""
+    name: Annotated[str, SHORT_NAME, _OWN] = ""
+    trace: Annotated[str, TRACE, _OWN] = ""
 
     @property
     def places(self) -> int:
         """How many places of a request it takes."""
-        if self[2:] == NO_OPTIONS or all(getattr(self, name) == OPTIONS[name] for name in SPECIAL_OPTIONS):
-            return 1
-        return SPECIAL_PLACES
+        return SPECIAL_PLACES if self.is_special else 1
+
+    @property
+    def is_special(self) -> bool:
+        """True if it has any of SPECIAL_OPTIONS."""
+        return self[2:] != NO_OPTIONS and any(getattr(self, name) != OPTIONS[name] for name in SPECIAL_OPTIONS)
 
     def check(self) -> None:
         """Refuse a task that no store would take. Raises: BadRequest, naming the field."""
@@ -168,28 +173,27 @@ class NewTask(NamedTuple):
 
 OPTIONS: dict[str, Any] = NewTask._field_defaults  # the options of a task, and their defaults
 NO_OPTIONS = tuple(OPTIONS.values())  # `task[2:]` of a task without options
-SPECIAL_OPTIONS = tuple(
-    name
-    for name, hint in get_type_hints(NewTask, include_extras=True).items()
-    if _SPECIAL in getattr(hint, "__metadata__", ())
-)
+_HINTS = {name: hint for name, hint in get_type_hints(NewTask, include_extras=True).items() if name in OPTIONS}
+SPECIAL_OPTIONS = tuple(name for name, hint in _HINTS.items() if _SPECIAL in hint.__metadata__)
+SCHEDULED = tuple(name for name, hint in _HINTS.items() if _OWN not in hint.__metadata__)
+
+
+def _with_options(kind: type[_Class]) -> type[_Class]:
+    """Give a class the fields SCHEDULED, as NewTask declares them."""
+    for name in SCHEDULED:
+        kind.__annotations__[name] = _HINTS[name]
+        setattr(kind, name, OPTIONS[name])
+    return kind
 
 
 @frozen(kw_only=True, slots=False)  # a base class among several
+@_with_options
 class ScheduledOptions:
     """The options of a schedule's tasks, as in NewTask; each fire sets the rest."""
 
-    expires_in_ms: Annotated[int | None, SPAN] = None
-    expires_after_start_ms: Annotated[int | None, SPAN] = None
-    max_attempts: Annotated[int | None, ATTEMPTS] = None
-    priority: Annotated[int, PRIORITY] = DEFAULT_PRIORITY
-    dedupe_key: Annotated[str, DEDUPE_KEY] = ""
-    dedupe_period_ms: Annotated[int, SPAN] = 0
-    result_ttl_ms: Annotated[int, SPAN] = 0
-    retry_base_ms: Annotated[int | None, SPAN] = None
-    retry_cap_ms: Annotated[int | None, SPAN] = None
-    events: Annotated[bool, FLAG] = False
-    group: Annotated[str, SHORT_NAME] = ""
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class Lease(NamedTuple):

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 from attrs import Factory, field, frozen
 
+from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS
+
 DATA_VERSION = 20
 
 
@@ -262,7 +264,7 @@ def _text() -> str:
 
 @cache
 def _sections() -> str:
-    """Join the sections, with the tables and commands that they share, the code of formats, and registrations."""
+    """Join the sections, with the tables and constants that they share, the code of formats, and registrations."""
     shared = sorted(set(re.findall(r"^(?:function )?([a-z_]+)\.", _text(), re.MULTILINE)))
     code = _FORMAT.sub(lambda found: _format(found[1], found[2]).lua() + "\n", _text())
     registrations = "\n".join(
@@ -274,7 +276,16 @@ def _sections() -> str:
     tables = f"local {', '.join(shared)} = {', '.join(['{}'] * len(shared))}"
     found = re.findall(r"(?:call|scan|write)\('([A-Z]+)'(?:, '([A-Z]+)')?", _text())
     commands = ",".join(sorted({" ".join(words).strip() for words in found}))
-    return f"{tables}\nlocal COMMANDS = '{commands}'\n\n{code}\n{registrations}\n"
+    plain = ", ".join(f"{name} = {value!r}" for name, value in plain_options().items())
+    constants = f"local COMMANDS = '{commands}'\nlocal PLAIN = {{{plain}}}"
+    return f"{tables}\n{constants}\n\n{code}\n{registrations}\n"
+
+
+def plain_options() -> dict[str, str | int]:
+    """Return the rarely used options of a task without any, the table PLAIN: NewTask's, and what the library notes."""
+    asked = {name.removesuffix("_ms"): OPTIONS[name] for name in SPECIAL_OPTIONS}
+    packed = {name: default if isinstance(default, str) else int(default or 0) for name, default in asked.items()}
+    return packed | {"opened_at": 0, "ready_at": 0}
 
 
 @cache

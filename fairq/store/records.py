@@ -14,8 +14,8 @@ from attrs import evolve
 from fairq.model.checks import COPY_MARK
 from fairq.model.history import Row, Slot
 from fairq.model.limits import OpeningHours
-from fairq.model.schedules import MISFIRES, SCHEDULED, ScheduleState, Timing
-from fairq.model.tasks import NO_OPTIONS, OPTIONS, Lease, NewTask
+from fairq.model.schedules import MISFIRES, ScheduleState, Timing
+from fairq.model.tasks import NO_OPTIONS, OPTIONS, SCHEDULED, Lease, NewTask
 from fairq.model.waiting import BlockedInterval, cause_of
 from fairq.model.webhooks import Webhook, webhook_in
 from fairq.store import library

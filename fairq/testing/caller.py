@@ -161,16 +161,18 @@ class MemoryCaller:
         return asdict(queue.events(self.tenant, after, count))
 
     async def _open_batch(self, queue: MemoryQueue, body: Body) -> Body:
-        id, now, callbacks = self._full(body["id"], check_batch_id), self.memory.now(), dict[str, NewTask]()
+        id, callbacks = self._full(body["id"], check_batch_id), dict[str, NewTask]()
         for field, name in zip(CALLBACKS, check_callback_names(body), strict=True):
             if field in body:
                 event, payload = field.removeprefix("on_"), orjson.dumps(body[field])
-                callbacks[event] = NewTask(f"{id}-{event}-{now}", payload, name=name)
+                callbacks[event] = NewTask(id, payload, name=name)  # the queue gives it its own id
                 if len(payload) > MAX_CALLBACK_BYTES:
                     message = f"{field} has {len(payload)} bytes; the limit is {MAX_CALLBACK_BYTES}"
                     raise TooLarge(message, field=field)
         events, max_running = body.get("events", False), body["max_running"]
-        return {"outcome": queue.open_batch(now, id, owner_of(id), max_running, callbacks, has_events=events)}
+        return {
+            "outcome": queue.open_batch(self.memory.now(), id, owner_of(id), max_running, callbacks, has_events=events)
+        }
 
     def _named(self, queue: MemoryQueue, body: Body) -> tuple[str, BatchState]:
         """Return the full id of a batch, and how far it is."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -12,7 +11,7 @@ import orjson
 from attrs import define, field
 
 from fairq.model.batches import BatchState
-from fairq.model.checks import bare_id, full_id, owner_of
+from fairq.model.checks import bare_id, full_id
 from fairq.model.events import Event, EventPage
 from fairq.model.queue import feeds
 from fairq.model.queue.limits import UNSET
@@ -47,17 +46,16 @@ class Record:
 
 
 class _Followed(Model):
-    """The model of a queue; `known` are all its tasks, `given` those that may come with the next call or callback."""
+    """The model of a queue; `known` are all its tasks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.known: dict[str, Record] = {}
-        self.given: dict[str, NewTask] = {}
 
     def add_record(self, id: str, task: Task) -> None:
         """Keep a task's record."""
         super().add_record(id, task)
-        self.known[id] = Record(self.given.pop(id), task.tenant.name, int(self.call_now), self)
+        self.known[id] = Record(task.options, task.tenant.name, int(self.call_now), self)
 
     def bury(self, id: str, reason: str, now: float, traceback: str = "") -> None:
         """Make a dead letter."""
@@ -97,28 +95,13 @@ class MemoryQueue:
 
     def enqueue(self, now: int, tenant: str, tasks: Sequence[NewTask]) -> list[str]:
         """Store tasks with full ids, all or none. Raises: NotFound, BatchClosed, QuotaExceeded."""
-        with self._giving(tenant, tasks) as given:
-            outcomes = self.model.enqueue(now, tenant, given)
-        return _accepted(outcomes)
-
-    @contextmanager
-    def _giving(self, tenant: str, tasks: Sequence[NewTask]) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-        """Give the model's next call these tasks, to keep those it stores; yields them in its form."""
-        for task in tasks:
-            self.model.given.setdefault(task.id, task)
-        yield [(task.id, _options(tenant, task)) for task in tasks]
-        for task in tasks:
-            self.model.given.pop(task.id, None)
+        return _accepted(self.model.enqueue(now, tenant, [_with_full_batch(tenant, task) for task in tasks]))
 
     def open_batch(
         self, now: int, id: str, tenant: str, max_running: int, callbacks: dict[str, NewTask], *, has_events: bool
     ) -> str:
         """Open a batch, unless it is known; `callbacks` are tasks by `complete`, `success` and `death`."""
-        sizes = {event: len(task.payload) for event, task in callbacks.items()}
-        names = {event: task.name for event, task in callbacks.items()}
-        (outcome,) = _accepted([self.model.open_batch(now, tenant, id, max_running, sizes, names, int(has_events))])
-        if outcome == "ok":
-            self.model.given |= {task.id: task for task in callbacks.values()}
+        (outcome,) = _accepted([self.model.open_batch(now, tenant, id, max_running, callbacks, int(has_events))])
         return outcome
 
     def cancel_batch(self, now: int, id: str) -> tuple[str, list[Record]]:
@@ -180,9 +163,7 @@ class MemoryQueue:
         if not links:
             self.model.settle(now, self._random(), [(action, id, lease, delay_ms, said, traceback)])
             return
-        with self._giving(owner_of(id), links) as given:
-            outcome = self.model.settle_linked(now, id, lease, said, given)
-        _accepted([outcome])
+        _accepted([self.model.settle_linked(now, id, lease, said, links)])
 
     def state(self, id: str) -> TaskState:
         """Return a task's state, for longer than the service does."""
@@ -209,17 +190,8 @@ class MemoryQueue:
         return page
 
 
-def _options(tenant: str, task: NewTask) -> dict[str, Any]:
-    """Convert a task's options to the model's words."""
-    attempts = {} if task.max_attempts is None else {"max_attempts": task.max_attempts}
-    return {
-        "delay": task.delay_ms, "start_at": task.start_at_ms, "expires_in": task.expires_in_ms or 0,
-        "expires_at": task.expires_at_ms or 0, "after_start": task.expires_after_start_ms or 0,
-        "priority": task.priority, "key": task.dedupe_key, "period": task.dedupe_period_ms, "replace": task.replace,
-        "result": task.result_ttl_ms, "events": int(task.events), "batch": task.batch and full_id(tenant, task.batch),
-        "group": task.group, "retry_base": task.retry_base_ms or 0, "retry_cap": task.retry_cap_ms or 0,
-        "name": task.name, "size": len(task.payload), **attempts,
-    }  # fmt: skip
+def _with_full_batch(tenant: str, task: NewTask) -> NewTask:
+    return task._replace(batch=full_id(tenant, task.batch)) if task.batch else task
 
 
 def _accepted(outcomes: list[str]) -> list[str]:

@@ -47,9 +47,7 @@ local BLOCKED_REPAIR = 16        -- of queue.blocked, the highest bit: a repair 
 local UNSET = -1                 -- of a tenant's limit: the default for all tenants applies
 local OUT, AWAKE = 0, -1         -- account.slot: in no structure, on the wake list, else its slot in the class
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see pick/README.md; 0: it is not eligible
-local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
-local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, retry_base = 0, retry_cap = 0, opened_at = 0, ready_at = 0,
-  events = 0, dedupe_key = '', batch = '', group = ''}  -- the options of a task without any
+local MAX_PRIORITY = 99
 local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
 local KEY_GRACE_MS = 60000       -- keys that end by a TTL end so much later: the functions look at the time in them
 local OPENED, CLOSED, COMPLETE = 0, 1, 2

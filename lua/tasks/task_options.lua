@@ -10,7 +10,7 @@
 -- cancelled; or, where the caller gave a period, for that long after it was enqueued (its TTL only cleans up), even if
 -- it is done, or dead and may be replayed. Cancelling the task or deleting its dead letter frees the key.
 
--- The rarely used ones of these OPTIONS; PLAIN if all are defaults.
+-- The rarely used ones of these OPTIONS; PLAIN if all are defaults (fairq/store/library.py generates it from NewTask).
 function task_options.asked_by(options)
   local asked, is_plain = {}, true
   for name, default in pairs(PLAIN) do

@@ -15,7 +15,9 @@ import pytest
 import redis
 
 from fairq.model.queue.limits import bytes_of
+from fairq.model.tasks import OPTIONS, NewTask
 from fairq.store import library
+from fairq.store.records import pack_options, pack_template
 
 VERBS = library.verbs("reads") | library.verbs("drains") | library.verbs("writes")
 START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the numbers of leases count from 1
@@ -176,26 +178,25 @@ def random_values(seed: int = 0, count: int = 1500) -> bytes:
     return struct.pack(f"<{count}d", *(source.random() for _ in range(count)))
 
 
-SHORT = {"after_start": "expires_after_start", "key": "dedupe_key", "period": "dedupe_period", "result": "result_ttl"}
-_OPTIONS = FORMATS["OPTIONS"]
-UNASKED: dict[str, Any] = {field.name: "" if field.type == "t1" else 0 for field in (*_OPTIONS.fields, *_OPTIONS.later)}
-UNASKED |= {"max_attempts": -1, "priority": 50, "more": b""}
-PLAIN: dict[str, Any] = {"priority": 50, "result_ttl": 0, "retry_base": 0, "retry_cap": 0, "opened_at": 0, "events": 0}
-PLAIN |= {"dedupe_key": "", "batch": "", "group": ""}
-BESIDE = ("replace",)  # they say nothing alone
+_FIELDS = {name.removesuffix("_ms"): name for name in OPTIONS}
+PLAIN = library.plain_options()
+
+
+def new_task(id: str, payload: bytes = b"{}", **asked: Any) -> NewTask:
+    """Make a task; its options are named without `_ms`, and 0 is as good as None, but for `max_attempts`."""
+    given = {_FIELDS[name]: value for name, value in asked.items()}
+    none = {name for name, value in given.items() if value == 0 and OPTIONS[name] is None} - {"max_attempts"}
+    return NewTask(id, payload, **given | dict.fromkeys(none))
 
 
 def options(**asked: Any) -> bytes:
-    """Pack a task's options, by the names of OPTIONS or shorter ones; empty when all are left to the queue."""
-    given = {SHORT.get(name, name): value for name, value in asked.items()}
-    assert given.keys() <= UNASKED.keys(), given
-    is_plain = all(given.get(name, value) == value for name, value in UNASKED.items() if name not in BESIDE)
-    return b"" if is_plain else FORMATS["OPTIONS"].pack(UNASKED | given)
+    """Pack a task's options, as `new_task` takes them; empty when all are left to the queue."""
+    return pack_options(new_task("", **asked))
 
 
 def packed_template(payload: bytes = b"{}", **asked: Any) -> bytes:
-    """Pack the task of a schedule; what it may ask is what `options` takes."""
-    return FORMATS["TEMPLATE"].pack({"options": options(**asked), "payload": payload})
+    """Pack the task of a schedule, with options as `new_task` takes them."""
+    return pack_template(new_task("", payload, **asked))
 
 
 def packed_link(id: str, payload: bytes = b"{}", **asked: Any) -> tuple[object, ...]:

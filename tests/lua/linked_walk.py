@@ -27,11 +27,11 @@ class LinkedWalk(Walk):
         back = choose([0, 1, 2, *m.running()])
         id, _ = m.lease(back)
         if id in m.model.leases:
-            task = m.model.records[id]
-            chain = {"key": task.key, "batch": task.batch, "period": choose([0, LEASE]), "result": LEASE}
-            windows += [chain, self.batch(task.tenant.name)]
+            task, tenant = m.model.records[id].options, m.model.records[id].tenant.name
+            chain = {"dedupe_key": task.dedupe_key, "batch": task.batch, "dedupe_period": choose([0, LEASE])}
+            windows += [chain | {"result_ttl": LEASE}, self.batch(tenant)]
             if choose(range(10)) == 0:
-                m.set_limits(name=task.tenant.name, limit="stored_bytes", choice=choose(range(6)))
+                m.set_limits(name=tenant, limit="stored_bytes", choice=choose(range(6)))
         ids = self.linker.choices([*IDS, *MANY_IDS, id, *self.derived(id)], k=choose([1, 2, 3]))
         m.settle_linked(back=back, ids=ids, window=choose(windows) | choose(windows))
 

@@ -20,12 +20,12 @@ from fairq.model.queue.model import Model
 from fairq.model.queue.ready import LOOSE
 from fairq.model.queue.schedules import Revision
 from fairq.model.schedules import Timing
-from fairq.model.tasks import leased_at_ms
+from fairq.model.tasks import NewTask, leased_at_ms
 from fairq.model.waiting import AT_MAX_RUNNING
-from fairq.store.records import pack_timing, pack_waits
+from fairq.store.records import pack_options, pack_template, pack_timing, pack_waits
 from tests import reports
 
-from .calls import HEAD, Queue, leased_in, options, packed_template, pairs, settle_args, unpack, words
+from .calls import HEAD, Queue, leased_in, new_task, pairs, settle_args, unpack, words
 from .keyspace import Keyspace
 from .rebuilt import check_other
 from .told_history import ToldHistory
@@ -93,13 +93,13 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "start_at": st.sampled_from([-5, 0, 1, 50, LEASE]),
         "expires_in": st.sampled_from(SPANS),
         "expires_at": st.sampled_from([-5, 0, 1, 51, LEASE + 1]),
-        "after_start": st.sampled_from(SPANS),
+        "expires_after_start": st.sampled_from(SPANS),
         "max_attempts": st.sampled_from([1, 2, 0]),
         "priority": st.sampled_from([0, 50, 99]),
-        "key": st.sampled_from(["k1", "k2"]),
+        "dedupe_key": st.sampled_from(["k1", "k2"]),
         "replace": st.sampled_from([0, 1]),
-        "period": st.sampled_from([1, 50, LEASE]),
-        "result": st.sampled_from([0, 50, LEASE]),
+        "dedupe_period": st.sampled_from([1, 50, LEASE]),
+        "result_ttl": st.sampled_from([0, 50, LEASE]),
         "retry_base": st.sampled_from([0, 1, 40]),
         "retry_cap": st.sampled_from([0, 1, 60]),
         "events": st.sampled_from([0, 1, 1]),
@@ -142,12 +142,15 @@ FIELDS = ["ada/s1", "ada/s2", "bob/s1"]
 HOOKED, HOOKS = ["add", "add", "pause", "remove"], ["0000000a", "0000000b", "0000000c", "0000000d"]
 TIMINGS = [pack_timing(Timing("0 3 * * *", "Europe/Zürich")), pack_timing(Timing("", "UTC", 1_500))]
 AFTER = [1, 50, 0, -1, LEASE, 70_000]
-TEMPLATES: list[dict[str, Any]] = [
-    {},
-    {"expires_in": 50, "max_attempts": 2, "priority": 0, "events": 1},
-    {"key": "k1"},
-    {"after_start": LEASE},
-    {"key": "k2", "period": LEASE, "result": LEASE},
+TEMPLATES = [
+    new_task("", **asked)
+    for asked in (
+        {},
+        {"expires_in": 50, "max_attempts": 2, "priority": 0, "events": True},
+        {"dedupe_key": "k1"},
+        {"expires_after_start": LEASE},
+        {"dedupe_key": "k2", "dedupe_period": LEASE, "result_ttl": LEASE},
+    )
 ]
 WEIGHTS_OF_STEPS = [10, 8, 10, 8, 4, 4, 2, 2, 3, 3, 2, 5, 2, 5, 2, 2]
 FIRES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(AFTER)), min_size=1, max_size=3)
@@ -258,23 +261,20 @@ class QueueMachine(RuleBasedStateMachine):
 
     def new_tasks(
         self, ids: list[str], window: dict[str, Any], more: int = 0
-    ) -> tuple[list[str | bytes], list[tuple[str, dict[str, Any]]]]:
+    ) -> tuple[list[str | bytes], list[NewTask]]:
         """Return new tasks as the store takes them, and as the model does."""
         given = {k: v + self.now if k in ("start_at", "expires_at") else v for k, v in window.items()}
-        if not given.get("key") or given.get("batch"):
+        if not given.get("dedupe_key") or given.get("batch"):
             given.pop("replace", None)
-        sizes = {id: int(id[-1]) + more for id in ids}
-        parts = [part for id in ids for part in (id, options(**given), b"1" * sizes[id])]
-        return parts, [(id, {**given, "size": sizes[id]}) for id in ids]
+        tasks = [new_task(id, b"1" * (int(id[-1]) + more), **given) for id in ids]
+        return [part for task in tasks for part in (task.id, pack_options(task), task.payload)], tasks
 
-    def enqueued(
-        self, tenant: str, tasks: list[tuple[str, dict[str, Any]]], outcomes: list[str], *, notify: bool
-    ) -> None:
+    def enqueued(self, tenant: str, tasks: list[NewTask], outcomes: list[str], *, notify: bool) -> None:
         """Enqueue in the model, which must say the same."""
         self.same(outcomes, self.model.enqueue(self.now, tenant, tasks, notify=notify))
-        for (id, _), outcome in zip(tasks, outcomes, strict=False):  # refused as a whole: one word
+        for task, outcome in zip(tasks, outcomes, strict=False):  # refused as a whole: one word
             if outcome in ("ok", "replaced"):
-                self.lives[id] = 0
+                self.lives[task.id] = 0
 
     @rule(
         tenant=TENANTS, name=st.sampled_from(BATCHES), max_running=st.sampled_from([0, 1, 2]), called=st.integers(0, 15)
@@ -284,9 +284,9 @@ class QueueMachine(RuleBasedStateMachine):
         events = [event for i, event in enumerate(("complete", "success", "death")) if called & 1 << i]
         callbacks, told = [e if e in events else "" for e in EVENTS], called // 8
         names = {event: f"named-{event}" if max_running else "" for event in EVENTS}
+        tasks = {event: NewTask("", event.encode(), name=names[event]) for event in events}
         (outcome,) = words(self.attempt("open_batch", tenant, name, max_running, *callbacks, told, *names.values()))
-        sizes = {event: len(event) for event in events}
-        self.same(outcome, self.model.open_batch(self.now, tenant, name, max_running, sizes, names, told))
+        self.same(outcome, self.model.open_batch(self.now, tenant, name, max_running, tasks, told))
 
     @rule(verb=st.sampled_from(["close_batch", "close_batch", "cancel_batch"]), name=st.sampled_from(BATCHES))
     def end_batch(self, verb: str, name: str) -> None:
@@ -346,7 +346,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(weight, self.model.settings["queue_weight"])
         self.same({id.decode() for id in alone}, {id for id, *_ in leases if self.model.runs_alone(id)})
         self.same(number, self.model.claims[name] if leases else 0)
-        self.same({id.decode() for id in wanted}, {id for id, *_ in leases if self.model.records[id].result_ttl})
+        self.same(
+            {id.decode() for id in wanted}, {id for id, *_ in leases if self.model.records[id].options.result_ttl_ms}
+        )
         self.same([(kept[i].decode(), *kept[i + 1 : i + 4]) for i in range(0, len(kept), 4)], self.model.kept)
         assert known or len(leases) <= limit
         for (id, attempt, max_attempts), record in zip(leases, reply[HEAD + 3 :: 4], strict=True):
@@ -573,7 +575,7 @@ class QueueMachine(RuleBasedStateMachine):
         timing, template = TIMINGS[choice // 5], TEMPLATES[choice % 5]
         known = self.model.schedules.get(field)
         next_at = known.last_fired_at if known and known.last_fired_at and not after else self.now + after
-        packed = packed_template(**template)
+        packed = pack_template(template)
         outcome, *at = self.attempt("schedule", *field.split("/"), next_at, misfire, timing, packed)
         expected = self.model.schedule(self.now, field, next_at, misfire, timing, template, len(packed))
         self.same((outcome.decode(), *(at or [0])), expected)
@@ -832,18 +834,18 @@ class Walk:
         """Choose a window, or none."""
         choose = self.random.choice
         starts, ends = {"delay": choose(SPANS)}, {"expires_in": choose(SPANS), "max_attempts": choose([1, 2, 0])}
-        after = {"after_start": choose([2, LEASE])}
+        after = {"expires_after_start": choose([2, LEASE])}
         window = choose(
             [{}, {}, starts, ends, starts | ends, {"expires_at": choose([-5, 0, 1, 51])}, after, starts | after]
         )
         extras = {
             "priority": choose([0, 0, 50, 99]),
-            "key": choose(["", "k1", "k2"]),
+            "dedupe_key": choose(["", "k1", "k2"]),
             "replace": self.replacer.choice([0, 0, 1]),
-            "period": choose([0, 0, 1, 3 * 60_000]),
-            "result": choose([0, 1, LEASE]),
+            "dedupe_period": choose([0, 0, 1, 3 * 60_000]),
+            "result_ttl": choose([0, 1, LEASE]),
         }
-        batch = {"batch": choose(BATCHES), "result": choose([0, 0, LEASE])}
+        batch = {"batch": choose(BATCHES), "result_ttl": choose([0, 0, LEASE])}
         told = self.teller.choice([{}, {}, {"events": 1}])
         asked = window | choose([extras, batch, batch, extras | batch, {}, {}])
         return asked | told | self.group() | self.named() | self.waits()
@@ -982,7 +984,7 @@ class Walk:
             windows: list[dict[str, Any]] = [{}, {}, starts, ends, starts | ends, {"priority": 0}, {"group": "g1"}]
             window = choose(windows)
             ids = self.replacer.sample(MANY_IDS, choose([1, 1, 2, 3]))
-            m.enqueue(tenant=tenant, ids=ids, window={"key": key, "replace": 1, **window})
+            m.enqueue(tenant=tenant, ids=ids, window={"dedupe_key": key, "replace": 1, **window})
 
     def attach(self) -> None:
         """Change how many slots there are, how many are kept, or how many a tenant may have."""
@@ -1013,9 +1015,9 @@ class Walk:
         if any(t.cause == AT_MAX_RUNNING and t.slot == OUT for t in model.tenants.values()):
             m.set_limits(name="", limit="max_running", choice=self.repeater.choice([0, 3]))
         ended = {name for name, b in model.batches.items() if b.state == "complete"}
-        left = [id for id in sorted(model.dead) if model.records[id].batch in ended]
+        left = [id for id in sorted(model.dead) if model.records[id].options.batch in ended]
         for id in left[:1]:
-            tenant, name = model.records[id].tenant.name, model.records[id].batch
+            tenant, name = model.records[id].tenant.name, model.records[id].options.batch
             m.configure(name="dead_keep_ms", choice=2)
             m.tick(ms=BATCH_KEEP_MS + 1, limit=100)
             m.open_batch(tenant=tenant, name=name, max_running=0, called=0)

@@ -19,7 +19,7 @@ def fill(queue: Queue) -> None:
     queue.enqueue("ada", "urgent", priority=0)
     queue.enqueue("ada", "late", expires_in=10)
     queue.open_batch("batch", max_running=1)
-    queue.enqueue("ada", "b0", "b1", batch="batch", result=1000)
+    queue.enqueue("ada", "b0", "b1", batch="batch", result_ttl=1000)
     queue.advance(6)
     queue.tick()
     queue.advance(5)
@@ -113,7 +113,7 @@ def test_what_the_user_may_not_run_is_named(queue: Queue, shy: Queue) -> None:
 def test_nothing_expires_by_a_clock_that_nobody_confirms(queue: Queue, witness: int) -> None:
     """The store's clock is an hour ahead: tasks, dead letters, results and ids that are remembered stay."""
     queue.configure(dead_keep_ms=60_000)
-    queue.enqueue("ada", "done", result=60_000)
+    queue.enqueue("ada", "done", result_ttl=60_000)
     queue.end("ack", queue.claim()[0])
     queue.bury("ada", "dead")
     queue.enqueue("ada", "late", "later", expires_in=60_000)

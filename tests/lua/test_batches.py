@@ -58,7 +58,7 @@ def test_a_page_of_batches_is_bounded_by_what_it_reads(queue: Queue) -> None:
 
 @pytest.mark.parametrize(("how", "told"), [("ack", 1), ("reject", 1), ("nack", 0)])
 def test_who_waits_for_a_result_is_told_of_the_end(queue: Queue, how: str, told: int) -> None:
-    queue.enqueue("ada", "a", result=1000)
+    queue.enqueue("ada", "a", result_ttl=1000)
     queue.enqueue("ada", "plain")
     with Listener(queue) as listener:
         for lease in queue.claim(5):
@@ -194,7 +194,7 @@ def test_the_results_of_a_batch_come_in_bounded_pages_and_in_order(queue: Queue,
     queue.open_batch("b", complete="sum")
     ids = [f"a{n}" for n in range(1002)]
     for at in range(0, len(ids), 500):
-        queue.enqueue("ada", *ids[at : at + 500], batch="b", result=DAY)
+        queue.enqueue("ada", *ids[at : at + 500], batch="b", result_ttl=DAY)
     leases = [lease for _ in range(11) for lease in queue.claim(100)]
     for lease in reversed(leases):
         queue.end("ack", lease, "", result)
@@ -210,14 +210,14 @@ def test_the_results_of_a_batch_come_in_bounded_pages_and_in_order(queue: Queue,
 def test_the_result_of_a_later_task_of_a_members_id_is_of_no_earlier_batch(queue: Queue, batch: str) -> None:
     for name in ("b", "other"):
         queue.open_batch(name, complete="sum")
-    queue.enqueue("ada", "a", batch="b", result=DAY)
+    queue.enqueue("ada", "a", batch="b", result_ttl=DAY)
     queue.end("ack", queue.claim()[0], "", "first")
     queue.call("close_batch", "b")
     (callback,) = queue.claim()
     queue.advance(300_000)
     queue.tick()
     assert queue.settle(("extend", callback.id, callback.lease)) == ["stale"], "it has run out"
-    queue.enqueue("ada", "a", batch=batch, result=DAY, priority=0)
+    queue.enqueue("ada", "a", batch=batch, result_ttl=DAY, priority=0)
     late = queue.claim()[0]
     (callback,) = queue.claim()
     queue.end("ack", late, "", "second")
@@ -226,7 +226,7 @@ def test_the_result_of_a_later_task_of_a_members_id_is_of_no_earlier_batch(queue
 
 def test_the_names_of_results_go_with_their_batch_and_leave_their_room(queue: Queue) -> None:
     queue.open_batch("b", complete="sum")
-    queue.enqueue("ada", "a", batch="b", result=1)
+    queue.enqueue("ada", "a", batch="b", result_ttl=1)
     queue.end("ack", queue.claim()[0])
     queue.call("close_batch", "b")
     queue.end("ack", queue.claim()[0])

@@ -50,7 +50,7 @@ def test_a_change_of_many_places_is_of_few_tasks(queue: Queue, verb: str) -> Non
         ("nack", {}, 37),
         ("reject", {}, 37),
         ("ack", {"events": 1}, 37),
-        ("ack", {"result": 1000}, 37),
+        ("ack", {"result_ttl": 1000}, 37),
     ],
 )
 def test_a_settlement_leaves_what_is_too_much_for_one_call(
@@ -156,7 +156,7 @@ def test_long_templates_fire_a_page_at_a_time(queue: Queue) -> None:
 
 
 def test_long_results_come_a_page_at_a_time(queue: Queue) -> None:
-    queue.enqueue("ada", *"abcd", result=10**6)
+    queue.enqueue("ada", *"abcd", result_ttl=10**6)
     queue.settle(*(("ack", lease.id, lease.lease, "", "r" * (PAGE // 2)) for lease in queue.claim(4)))
     assert list(map(len, queue.call("results", *"abcd"))) == [PAGE // 2] * 2
 

@@ -36,16 +36,16 @@ def kinds(queue: Queue) -> set[str]:
 def fill(queue: Queue) -> None:
     """Make a queue with a key of each kind."""
     queue.configure(dead_keep=10)
-    queue.enqueue("ada", "kept", "held-key", result=10 * DAY_MS, key="k", period=DAY_MS, events=1)
+    queue.enqueue("ada", "kept", "held-key", result_ttl=10 * DAY_MS, dedupe_key="k", dedupe_period=DAY_MS, events=1)
     queue.settle(*(("ack", lease.id, lease.lease, "", "1") for lease in queue.claim(2)))
     queue.bury("bob", "dead")
-    queue.enqueue("ada", "urgent", priority=3, key="mine")
+    queue.enqueue("ada", "urgent", priority=3, dedupe_key="mine")
     queue.enqueue("ada", "later", delay=1000, expires_in=5000)
     queue.enqueue("ada", "soon", priority=7)
     queue.open_batch("capped", max_running=1)
     queue.enqueue("ada", "in-1", "in-2", batch="capped")
     queue.open_batch("complete", complete="sum")
-    queue.enqueue("ada", "named", batch="complete", result=10 * DAY_MS, priority=0)
+    queue.enqueue("ada", "named", batch="complete", result_ttl=10 * DAY_MS, priority=0)
     queue.end("ack", queue.claim()[0])
     queue.call("close_batch", "complete")
     queue.open_batch("large", tenant="crowd")
@@ -93,7 +93,7 @@ def test_every_kind_of_key_is_made_and_none_is_left(queue: Queue) -> None:
     assert kinds(queue) == KINDS, "fill() makes a key of each kind in KEYS.md"
     crowd(queue)
     other = Queue(queue.client, "fq:{mail-2/0}")
-    other.enqueue("ada", "a", result=1000)
+    other.enqueue("ada", "a", result_ttl=1000)
     left = snapshot(other)
     assert delete(queue) > 3
     assert kinds(queue) == set()

@@ -45,35 +45,35 @@ def test_tenants_have_the_names_that_products_give_them(queue: Queue) -> None:
 
 
 def test_of_a_calls_replacements_the_last_one_stays_as_if_each_had_come_alone(queue: Queue) -> None:
-    queue.enqueue("ada", "old", key="k")
-    assert queue.enqueue("ada", "a", "b", "c", key="k", replace=1) == ["replaced"] * 3
+    queue.enqueue("ada", "old", dedupe_key="k")
+    assert queue.enqueue("ada", "a", "b", "c", dedupe_key="k", replace=1) == ["replaced"] * 3
     assert [queue.state(id) for id in ("old", "a", "b", "c")] == ["cancelled"] * 3 + ["ready"]
-    assert queue.enqueue("ada", "d", "a", key="k") == ["duplicate c\nready", "duplicate\ncancelled"]
+    assert queue.enqueue("ada", "d", "a", dedupe_key="k") == ["duplicate c\nready", "duplicate\ncancelled"]
     queue.call("set_limits", "ada", "queued", 1)
-    assert queue.enqueue("ada", "e", "f", key="k", replace=1, delay=5) == ["replaced"] * 2, "they take its room"
+    assert queue.enqueue("ada", "e", "f", dedupe_key="k", replace=1, delay=5) == ["replaced"] * 2, "they take its room"
     queue.advance(5)
     queue.tick()
     assert [lease.id for lease in queue.claim(5)] == ["f"]
-    assert queue.enqueue("ada", "g", "h", key="k", replace=1) == ["duplicate f\nleased"] * 2, "it runs"
+    assert queue.enqueue("ada", "g", "h", dedupe_key="k", replace=1) == ["duplicate f\nleased"] * 2, "it runs"
 
 
 def test_a_replacement_takes_the_bytes_that_the_replaced_task_leaves(queue: Queue) -> None:
-    queue.enqueue("ada", "a", key="k")
+    queue.enqueue("ada", "a", dedupe_key="k")
     most = queue.tenant("ada").bytes + 2 * bytes_of_id("a")  # but for the ids, which are remembered
     queue.set_limits("ada", stored_bytes=most - 1)
-    given = options(key="k", replace=1)
+    given = options(dedupe_key="k", replace=1)
     refused(queue, "quota_exceeded", "enqueue", "ada", *(part for id in "bc" for part in (id, given, b"{}")))
     queue.set_limits("ada", stored_bytes=most)
-    assert queue.enqueue("ada", "b", "c", key="k", replace=1) == ["replaced"] * 2
+    assert queue.enqueue("ada", "b", "c", dedupe_key="k", replace=1) == ["replaced"] * 2
 
 
 def test_a_key_that_outlives_its_task_does_not_have_another_task_of_that_id_replaced(queue: Queue) -> None:
-    queue.enqueue("ada", "a", key="k", period=300_000)
+    queue.enqueue("ada", "a", dedupe_key="k", dedupe_period=300_000)
     queue.end("ack", queue.claim()[0])
     queue.advance(180_000)
     queue.tick()
     assert queue.enqueue("ada", "a") == ["ok"], "its id is forgotten"
-    assert queue.enqueue("ada", "b", key="k", replace=1) == ["duplicate a\nready"]
+    assert queue.enqueue("ada", "b", dedupe_key="k", replace=1) == ["duplicate a\nready"]
     assert queue.state("a") == "ready"
 
 
@@ -89,7 +89,7 @@ def test_a_key_of_a_period_is_free_once_its_task_can_run_no_more(queue: Queue, h
     queue.open_batch("b")
     before = queue.tenant("ada").bytes
     window = {"delay": 1000} if how == "delayed" else {"expires_in": 1} if how == "expired" else {}
-    queue.enqueue("ada", "a", key="k", period=HOUR, **({"batch": "b"} if how == "of a batch" else window))
+    queue.enqueue("ada", "a", dedupe_key="k", dedupe_period=HOUR, **({"batch": "b"} if how == "of a batch" else window))
     leases = queue.claim() if how not in ("delayed", "waiting", "of a batch", "expired") else []
     if how == "of a batch":
         queue.call("close_batch", "b", "cancel")
@@ -111,25 +111,25 @@ def test_a_key_of_a_period_is_free_once_its_task_can_run_no_more(queue: Queue, h
     assert queue.enqueue("ada", "a") == [f"duplicate\n{state}"]
     if is_free:
         assert queue.tenant("ada").bytes == before + bytes_of_id("a"), "the key counts no more"
-    assert queue.enqueue("ada", "other", key="k") == (["ok"] if is_free else [f"duplicate a\n{state}"])
+    assert queue.enqueue("ada", "other", dedupe_key="k") == (["ok"] if is_free else [f"duplicate a\n{state}"])
     queue.advance(HOUR)
     queue.tick()
-    assert queue.enqueue("ada", "third", key="k") == (["duplicate other\nready"] if is_free else ["ok"])
+    assert queue.enqueue("ada", "third", dedupe_key="k") == (["duplicate other\nready"] if is_free else ["ok"])
     Keyspace(queue).check()
 
 
 def test_a_task_that_is_cancelled_frees_no_key_of_another_one(queue: Queue) -> None:
-    queue.enqueue("ada", "a", key="k", period=HOUR, delay=5)
-    assert queue.enqueue("ada", "b", key="k", period=HOUR, replace=1) == ["replaced"]
+    queue.enqueue("ada", "a", dedupe_key="k", dedupe_period=HOUR, delay=5)
+    assert queue.enqueue("ada", "b", dedupe_key="k", dedupe_period=HOUR, replace=1) == ["replaced"]
     assert queue.cancel("a") == ["gone"]
-    assert queue.enqueue("ada", "c", key="k") == ["duplicate b\nready"]
+    assert queue.enqueue("ada", "c", dedupe_key="k") == ["duplicate b\nready"]
 
 
 @pytest.mark.parametrize("batch", ["", "b"])
 def test_a_duplicate_of_a_task_of_the_same_call_tells_where_that_is(queue: Queue, batch: str) -> None:
     queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "first", batch=batch)
-    assert queue.enqueue("ada", "a", "a", "b", key="k", batch=batch) == [
+    assert queue.enqueue("ada", "a", "a", "b", dedupe_key="k", batch=batch) == [
         "ok", *(f"{told}\n{'pending' if batch else 'ready'}" for told in ("duplicate", "duplicate a"))
     ]  # fmt: skip
 
@@ -139,5 +139,5 @@ def test_an_end_after_its_start_counts_from_now_if_the_start_does(
     queue: Queue, window: dict[str, int], counted: bool
 ) -> None:
     given: dict[str, Any] = {name: value + queue.now * (name == "start_at") for name, value in window.items()}
-    queue.enqueue("ada", "a", after_start=50, **given)
+    queue.enqueue("ada", "a", expires_after_start=50, **given)
     assert Keyspace(queue).headers["a"].end_from == counted * (queue.now // 1000)

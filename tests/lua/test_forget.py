@@ -27,7 +27,7 @@ def empty_out(queue: Queue, *tenants: str) -> None:
 def used(queue: Queue) -> None:
     """Use a queue for much, and leave nothing in it."""
     queue.configure(lease_ms=1000)
-    queue.enqueue("ada", "a", "b", result=1000, key="k", period=5000, events=1, priority=3, group="g")
+    queue.enqueue("ada", "a", "b", result_ttl=1000, dedupe_key="k", dedupe_period=5000, events=1, priority=3, group="g")
     queue.open_batch("batch")
     queue.enqueue("ada", "in", batch="batch")
     queue.call("close_batch", "batch")

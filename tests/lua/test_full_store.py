@@ -33,7 +33,7 @@ def full(queue: Queue) -> Iterator[None]:
 def test_what_drains_goes_on_and_the_keys_stay_whole(queue: Queue) -> None:
     queue.configure(dead_keep=40)
     queue.open_batch("b", 100, complete="all ended", success="all done", death="one dead")
-    queue.enqueue("ada", *(f"a{n}" for n in range(400)), batch="b", result=1000)
+    queue.enqueue("ada", *(f"a{n}" for n in range(400)), batch="b", result_ttl=1000)
     queue.enqueue("bob", *(f"late{n}" for n in range(50)), expires_in=5)
     queue.enqueue("bob", *(f"due{n}" for n in range(50)), delay=LEASE_MS, group="g")
     queue.call("close_batch", "b")
@@ -63,10 +63,10 @@ def test_what_drains_goes_on_and_the_keys_stay_whole(queue: Queue) -> None:
 
 
 def test_what_needs_room_is_refused_and_changes_nothing(queue: Queue) -> None:
-    queue.enqueue("ada", "holder", key="held")
+    queue.enqueue("ada", "holder", dedupe_key="held")
     queue.open_batch("b")
-    new = options(key="k", batch="b", result=1, group="g", name="n")
-    replacing = options(key="held", replace=1, max_attempts=0, after_start=5)
+    new = options(dedupe_key="k", batch="b", result_ttl=1, group="g", name="n")
+    replacing = options(dedupe_key="held", replace=1, max_attempts=0, expires_after_start=5)
     args, before = ("ada", "x", new, b"{}", "y", replacing, b"new"), snapshot(queue)
     with full(queue), pytest.raises(redis.exceptions.OutOfMemoryError):
         queue.call("enqueue", *args)

@@ -44,7 +44,7 @@ COUNTED: dict[str, Callable[[Queue], object]] = {
 }
 GIVEN: dict[str, Callable[[Queue], object]] = {
     "start": lambda queue: queue.enqueue("ada", "a", start_at=queue.now + 5000),
-    "start and end": lambda queue: queue.enqueue("ada", "a", start_at=queue.now + 5000, after_start=HOUR),
+    "start and end": lambda queue: queue.enqueue("ada", "a", start_at=queue.now + 5000, expires_after_start=HOUR),
     "rescheduled": lambda queue: moved(queue, start_at=queue.now + 5000),
 }
 
@@ -79,7 +79,7 @@ def test_a_time_that_the_caller_gave_stays(queue: Queue, how: str) -> None:
 
 
 @pytest.mark.parametrize("is_leased", [False, True])
-@pytest.mark.parametrize("window", ["expires_in", "after_start", "expires_at"])
+@pytest.mark.parametrize("window", ["expires_in", "expires_after_start", "expires_at"])
 def test_an_end_that_was_counted_ahead_counts_from_now(queue: Queue, window: str, is_leased: bool) -> None:
     queue.now += DAY
     given: dict[str, Any] = {window: 5000 + (queue.now if window == "expires_at" else 0)}

@@ -30,7 +30,7 @@ def refused_links(queue: Queue, refusal: str, lease: Leased, *links: tuple[objec
 
 
 def test_links_are_tasks_at_once(queue: Queue) -> None:
-    lease = leased(queue, result=1000)
+    lease = leased(queue, result_ttl=1000)
     links = packed_link("b", b"[1]"), packed_link("c", delay=500), packed_link("d", priority=3)
     assert queue.link(lease, *links, result=b"7") == "ok"
     assert [queue.state(id) for id in "abcd"] == ["done", "ready", "delayed", "ready"]
@@ -67,15 +67,19 @@ def test_a_task_that_was_cancelled_meanwhile_is_done_with_what_follows_it(queue:
 
 
 def test_the_next_of_a_chain_has_the_dedupe_key_of_the_last(queue: Queue) -> None:
-    queue.link(leased(queue, key="k"), packed_link("b", key="k"))
+    queue.link(leased(queue, dedupe_key="k"), packed_link("b", dedupe_key="k"))
     assert queue.state("b") == "ready"
-    assert queue.enqueue("ada", "c", key="k") == ["duplicate b\nready"]
+    assert queue.enqueue("ada", "c", dedupe_key="k") == ["duplicate b\nready"]
     Keyspace(queue).check()
 
 
 def test_a_key_that_is_held_by_another_or_for_a_period_is_held(queue: Queue) -> None:
-    queue.enqueue("ada", "holder", key="k", delay=99)
-    queue.link(leased(queue, key="p", period=1000), packed_link("b", key="k"), packed_link("c", key="p"))
+    queue.enqueue("ada", "holder", dedupe_key="k", delay=99)
+    queue.link(
+        leased(queue, dedupe_key="p", dedupe_period=1000),
+        packed_link("b", dedupe_key="k"),
+        packed_link("c", dedupe_key="p"),
+    )
     assert [queue.state(id) for id in "abc"] == ["done", "unknown", "unknown"]
     Keyspace(queue).check()
 
@@ -129,11 +133,11 @@ def test_a_tenant_that_is_at_its_limit_of_bytes_may_go_on_with_a_chain_while_its
 
 def test_a_link_may_have_the_bytes_of_its_task_and_of_the_one_that_it_replaces(queue: Queue) -> None:
     lease, both = leased(queue, payload=b"x" * 100), counted("a", 100) + counted("old", key="k")
-    queue.enqueue("ada", "old", key="k")
+    queue.enqueue("ada", "old", dedupe_key="k")
     queue.set_limits("ada", stored_bytes=both + bytes_of_id("a") + bytes_of_id("old"))
     most = b"x" * (both - counted("b", 0, key="k"))
-    refused_links(queue, "quota_exceeded stored_bytes", lease, packed_link("b", most + b"x", key="k", replace=1))
-    assert queue.link(lease, packed_link("b", most, key="k", replace=1)) == "ok"
+    refused_links(queue, "quota_exceeded stored_bytes", lease, packed_link("b", most + b"x", dedupe_key="k", replace=1))
+    assert queue.link(lease, packed_link("b", most, dedupe_key="k", replace=1)) == "ok"
     assert [queue.state(id) for id in ("old", "b")] == ["cancelled", "ready"]
 
 

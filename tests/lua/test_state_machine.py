@@ -28,7 +28,7 @@ def test_the_store_does_what_the_model_does(redis_client: redis.Redis) -> None:
 def test_the_stores_clock_ends_no_key_of_a_walk(redis_client: redis.Redis, seed: int) -> None:
     load(redis_client, seed)
     queue = Queue(redis_client, version=VERSIONS[seed])
-    queue.enqueue("ada", "a", key="k", period=1, result=1)
+    queue.enqueue("ada", "a", dedupe_key="k", dedupe_period=1, result_ttl=1)
     (leased,) = queue.claim()
     queue.end("ack", leased)
     ttls = [redis_client.pttl(queue.key(name)) for name in ("result:a", "unique:ada:k")]

@@ -16,8 +16,8 @@ from .keyspace import Keyspace
 
 DAY = 86_400_000
 MOST = 200_000
-LONG = dict.fromkeys(("key", "group", "name"), 250)
-ALL_OPTIONS: dict[str, Any] = {"period": DAY, "result": DAY, "expires_in": DAY, "events": 1, "priority": 9}
+LONG = dict.fromkeys(("dedupe_key", "group", "name"), 250)
+ALL_OPTIONS: dict[str, Any] = {"dedupe_period": DAY, "result_ttl": DAY, "expires_in": DAY, "events": 1, "priority": 9}
 SAID = "é" * 3000  # a result, an error or a traceback: 6,000 bytes
 
 
@@ -66,10 +66,10 @@ def leave_room(queue: Queue, bytes: int) -> None:
         (1, {}, {}),
         (100, {}, {}),
         (250, {}, {"delay": 1}),
-        (1, {}, {"events": 1, "result": DAY}),
+        (1, {}, {"events": 1, "result_ttl": DAY}),
         (100, {"group": 4}, {}),
         (250, LONG, ALL_OPTIONS),
-        (250, {"key": 4, "group": 4}, ALL_OPTIONS),
+        (250, {"dedupe_key": 4, "group": 4}, ALL_OPTIONS),
     ],
     ids=str,
 )
@@ -91,7 +91,7 @@ def test_a_tenant_at_its_limit_takes_no_more_of_the_store(
 
 def test_a_result_for_which_there_is_no_room_is_dropped_and_says_so(queue: Queue) -> None:
     for n, (id, more) in enumerate((("a", 5999), ("b", 6000))):
-        lease = one(queue, id, result=DAY)
+        lease = one(queue, id, result_ttl=DAY)
         task = int(queue.tenant("ada").bytes) - n * (bytes_of("a", 0) + bytes_of_id("a"))
         leave_room(queue, more - (task - bytes_of(id, 0) - bytes_of_id(id)))
         assert queue.end("ack", lease, "", SAID) == "ok"
@@ -187,7 +187,7 @@ def test_the_callbacks_that_did_not_come_leave_their_room(queue: Queue) -> None:
 
 
 def test_keys_that_are_held_for_a_period_have_room_before_they_are_stored(queue: Queue) -> None:
-    room, given = 2 * (counted("a", key="k") + bytes_of("k", 1)), options(key="k", period=DAY)
+    room, given = 2 * (counted("a", key="k") + bytes_of("k", 1)), options(dedupe_key="k", dedupe_period=DAY)
     tasks = [part for id in "ab" for part in (id, given.replace(b"k", id.encode()), b"{}")]
     queue.set_limits("ada", stored_bytes=room - 1)
     refused(queue, "quota_exceeded", "enqueue", "ada", *tasks)
@@ -198,7 +198,7 @@ def test_keys_that_are_held_for_a_period_have_room_before_they_are_stored(queue:
 
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_result_leaves_the_room_that_links_were_promised(queue: Queue, room: int) -> None:
-    lease = one(queue, result=DAY, events=1)
+    lease = one(queue, result_ttl=DAY, events=1)
     most = max(kept(queue), counted("b", 1000) + bytes_of("a", 0) + bytes_of_id("a") + 4 * room)
     link = packed_link("b", b"x" * 1000)
     queue.set_limits("ada", stored_bytes=most - 4 * room - 1)
@@ -211,15 +211,15 @@ def test_a_result_leaves_the_room_that_links_were_promised(queue: Queue, room: i
 
 
 def test_events_of_replaced_tasks_leave_the_room_of_new_ones(queue: Queue) -> None:
-    queue.enqueue("ada", "a", key="k", events=1)
+    queue.enqueue("ada", "a", dedupe_key="k", events=1)
     queue.set_limits("ada", stored_bytes=kept(queue) + bytes_of_id("a"))
-    assert queue.enqueue("ada", "b", key="k", events=1, replace=1) == ["replaced"]
+    assert queue.enqueue("ada", "b", dedupe_key="k", events=1, replace=1) == ["replaced"]
     assert queue.call("events", "ada", 0, 100)[:2] == [2, 1]
     kept(queue, queue.tenant("ada").bytes)
 
 
 def test_a_lowered_limit_drops_what_comes_and_nothing_that_is_kept(queue: Queue) -> None:
-    leases = [one(queue, id, result=DAY) for id in "abc"]
+    leases = [one(queue, id, result_ttl=DAY) for id in "abc"]
     queue.end("ack", leases[0], "", SAID)
     queue.set_limits("ada", stored_bytes=1000)
     queue.end("ack", leases[1], "", SAID)
@@ -227,7 +227,7 @@ def test_a_lowered_limit_drops_what_comes_and_nothing_that_is_kept(queue: Queue)
     assert queue.call("results", "a", "b") == [SAID.encode(), b""]
     assert Keyspace(queue).dead["c"].error.endswith(CUT)
     queue.set_limits("ada", stored_bytes=0)
-    queue.end("ack", one(queue, "d", result=DAY), "", SAID)
+    queue.end("ack", one(queue, "d", result_ttl=DAY), "", SAID)
     assert queue.call("results", "d") == [SAID.encode()], "0: no limit"
 
 

@@ -16,7 +16,7 @@ import trio
 from attrs import define, field
 
 from fairq.model.queue.model import Model
-from fairq.model.tasks import Action, Lease, Outcome, Settlement
+from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement
 from fairq.server.engine.dispatch.dispatcher import Dispatcher
 from fairq.server.engine.dispatch.worker_account import WorkerAccount
 from fairq.server.engine.leases import Leases
@@ -160,7 +160,7 @@ class World:
     def enqueue(self, kind: str, count: int) -> None:
         ids = [f"{kind}{n}" for n in range(count)]
         self.ids += ids
-        self.model.enqueue(self.store.now, "ada", [(id, {}) for id in ids])
+        self.model.enqueue(self.store.now, "ada", [NewTask(id, b"1") for id in ids])
 
     async def until_over(self, most_s: float) -> float:
         """Wait until no task is left; returns how long that took."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fairq.model.queue.records import Records
 from fairq.model.queue.sorted_set import first_by_score
 from fairq.model.queue.tasks import Batch, Task
+from fairq.model.tasks import NewTask
 
 BATCH_KEEP_MS, CHANGES_PER_CALL = 86_400_000, 64
 
@@ -12,14 +15,13 @@ BATCH_KEEP_MS, CHANGES_PER_CALL = 86_400_000, 64
 class Batching(Records):
     """The verbs on batches."""
 
-    def call_back(self, name: str, event: str, now: float) -> None:
+    def call_back(self, name: str, event: str) -> None:
         """Enqueue the callback task for an event of a batch, unless it is there."""
         b = self.batches[name]
         id = b.callback_id(name, event)
-        if b.callbacks.get(event) and id not in self.records:
-            t = self.touch(b.tenant)
-            size, name = b.callbacks[event], b.names.get(event, "")
-            self.add_record(id, Task(t, 0, 0, self.settings["max_attempts"], size=size, is_apart=True, name=name))
+        if event in b.callbacks and id not in self.records:
+            t, task = self.touch(b.tenant), b.callbacks[event]._replace(id=id)
+            self.add_record(id, Task(t, task, 0, 0, self.settings["max_attempts"], is_apart=True))
             self.put_ready(t, id)
             self.counts["enqueued"] += 1
 
@@ -38,17 +40,17 @@ class Batching(Records):
             if b.state == "complete":
                 continue
             self.refill(b)
-            if b.dead and b.callbacks.get("death"):
-                self.call_back(name, "death", now)
+            if b.dead and "death" in b.callbacks:
+                self.call_back(name, "death")
                 self.drop_callbacks(name, b, ["death"])
             if b.state == "closed" and b.ended == b.total:
                 b.state, b.completed_at = "complete", now
                 if b.events:
                     counts = f"{b.done} {b.dead} {b.cancelled} {b.expired}"
                     self.tell(self.touch(b.tenant), "batch_completed", name, now, 0, counts)
-                self.call_back(name, "complete", now)
+                self.call_back(name, "complete")
                 if b.done == b.total:
-                    self.call_back(name, "success", now)
+                    self.call_back(name, "success")
                 may_succeed = b.dead and not b.cancelled
                 self.drop_callbacks(name, b, [event for event in b.callbacks if event != "success" or not may_succeed])
 
@@ -65,15 +67,14 @@ class Batching(Records):
         tenant: str,
         name: str,
         max_running: int,
-        callbacks: dict[str, int],
-        names: dict[str, str],
+        callbacks: Mapping[str, NewTask],
         events: int = 0,
     ) -> str:
-        """Open a batch."""
+        """Open a batch; `callbacks` are tasks by `complete`, `success` and `death`."""
         now = self.open(now)
         if name in self.batches:
             return "duplicate"
-        new = Batch(tenant, max_running, now, dict(callbacks), names, events)
+        new = Batch(tenant, max_running, now, dict(callbacks), events)
         if self.is_one_too_many(tenant) or self.keeps_too_much(tenant, new.bytes(name)):
             return f"FAIRQ quota_exceeded {'max_tenants' if self.is_one_too_many(tenant) else 'stored_bytes'}"
         self.touch(tenant).bytes += new.bytes(name)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from fairq.model.queue.enqueue import Enqueueing
 from fairq.model.queue.settle import Settling
+from fairq.model.tasks import NewTask
 
 
 class Linking(Settling, Enqueueing):
     """The verb that acknowledges a task and stores its links."""
 
-    def settle_linked(self, now: float, id: str, lease: int, said: str, links: list[tuple[str, dict[str, Any]]]) -> str:
+    def settle_linked(self, now: float, id: str, lease: int, said: str, links: Sequence[NewTask]) -> str:
         """Acknowledge a task, and store tasks of its tenant that follow it: all of it or nothing."""
         now = self.open(now)
         if id not in self.leases or self.runs[id].lease != lease:

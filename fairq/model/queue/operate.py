@@ -174,9 +174,9 @@ class Operating(Scheduling):
     def revive(self, id: str, is_expired: bool) -> str:
         """Count a dead letter for its batch again, which is not complete until it ends; returns the outcome."""
         task = self.records[id]
-        b = self.batches.get(task.batch)
+        b = self.batches.get(task.options.batch)
         if not b or b.created_at != task.opened_at:
-            return "batch_gone" if task.batch else "ok"
+            return "batch_gone" if task.options.batch else "ok"
         if b.state == "complete":
             b.state, b.completed_at = "closed", 0
         b.dead, b.expired, b.sequence = b.dead - 1, b.expired - is_expired, b.sequence + 1

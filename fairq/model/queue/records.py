@@ -105,7 +105,7 @@ class Records(StoredBytes):
 
     def free_key(self, id: str, is_kept: bool) -> None:
         """Free a dedupe key, unless another task holds it or it is kept for its period."""
-        t, key = self.records[id].tenant, self.records[id].key
+        t, key = self.records[id].tenant, self.records[id].options.dedupe_key
         until, holder = self.holders.get((t.name, key), (0, ""))
         if holder != id or (until and is_kept):
             return
@@ -120,7 +120,7 @@ class Records(StoredBytes):
         task = self.records[id]
         task.tenant.bytes -= self.bytes_of_task(id)
         task.tenant.remembered.add(self.call_now, id, is_long=is_long(id))
-        if how == "done" and task.result_ttl:
+        if how == "done" and task.options.result_ttl_ms:
             self.name_result(id)
             self.keep_result(task, id, result or "null")
         self.free_key(id, how == "done")

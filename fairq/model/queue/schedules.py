@@ -10,6 +10,7 @@ from attrs import astuple, define
 
 from fairq.model.queue.enqueue import Enqueueing
 from fairq.model.queue.limits import bytes_of
+from fairq.model.tasks import NewTask
 
 LATE_MS = 60_000
 Revision = tuple[Any, ...]
@@ -32,7 +33,7 @@ class Scheduling(Enqueueing):
     def __init__(self) -> None:
         super().__init__()
         self.schedules: dict[str, Schedule] = {}
-        self.templates: dict[str, dict[str, Any]] = {}
+        self.templates: dict[str, NewTask] = {}
         self.template_sizes: dict[str, int] = {}  # packed
 
     def revision(self, field: str) -> Revision | None:
@@ -49,7 +50,7 @@ class Scheduling(Enqueueing):
         return min(self.hours[name][2], self.made_due.get(("hours", name), math.inf))
 
     def schedule(
-        self, now: float, field: str, next_at: float, misfire: int, timing: bytes, template: dict[str, Any], size: int
+        self, now: float, field: str, next_at: float, misfire: int, timing: bytes, template: NewTask, size: int
     ) -> tuple[str, float]:
         """Create or change a schedule."""
         now, known = self.open(now), self.schedules.get(field)
@@ -114,8 +115,8 @@ class Scheduling(Enqueueing):
         self.made_due.pop(("fires", field), None)
         due_at, outcome = s.next_at, "misfire"
         if s.misfire or now - due_at <= LATE_MS:
-            given = {**self.templates[field], "start_at": due_at}
-            (outcome,) = self.store(now, field.partition("/")[0], [(f"{field}-{due_at:.0f}", given)])
+            task = self.templates[field]._replace(id=f"{field}-{due_at:.0f}", start_at_ms=int(due_at))
+            (outcome,) = self.store(now, field.partition("/")[0], [task])
             outcome = "quota_exceeded" if "quota_exceeded" in outcome else outcome
             if outcome == "ok":
                 s.last_fired_at = due_at

@@ -138,8 +138,8 @@ class Settling(Batching):
 
     def longest_wait(self, id: str, attempts: int) -> float:
         """Return how long a task waits at most after so many attempts that count."""
-        task = self.records[id]
-        base, cap = task.retry_base or self.settings["retry_base_ms"], task.retry_cap or self.settings["retry_cap_ms"]
+        asked, settings = self.records[id].options, self.settings
+        base, cap = asked.retry_base_ms or settings["retry_base_ms"], asked.retry_cap_ms or settings["retry_cap_ms"]
         return longest_wait_ms(int(base), int(cap), attempts)
 
     def wait_for(self, t: Tenant, id: str, delay: float, now: float) -> None:

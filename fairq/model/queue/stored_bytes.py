@@ -23,7 +23,7 @@ class StoredBytes(Calls):
     def batch_of(self, id: str) -> Batch | None:
         """Find the unfinished batch of a task."""
         task = self.records[id]
-        b = self.batches.get(task.batch)
+        b = self.batches.get(task.options.batch)
         return b if b and b.state != "complete" and b.created_at == task.opened_at else None
 
     def keeps_too_much(self, tenant: str, size: int) -> bool:
@@ -38,8 +38,8 @@ class StoredBytes(Calls):
 
     def result_name(self, id: str) -> tuple[str, Batch] | None:
         """Return the entry of a task among the results of its batch, if it is done now, and the batch."""
-        task, b = self.records[id], self.batch_of(id)
-        return (f"{self.call_now + task.result_ttl:.0f} {id}", b) if b and b.names_results and task.result_ttl else None
+        ttl, b = self.records[id].options.result_ttl_ms, self.batch_of(id)
+        return (f"{self.call_now + ttl:.0f} {id}", b) if b and b.names_results and ttl else None
 
     def bytes_of_result_name(self, id: str) -> int:
         """Return the bytes that the entry will count."""
@@ -56,7 +56,7 @@ class StoredBytes(Calls):
 
     def keep_result(self, task: Task, id: str, result: str) -> None:
         """Keep the result of a task that is no longer counted; without room, only that there was one."""
-        until, size = self.call_now + task.result_ttl, len(result.encode())
+        until, size = self.call_now + task.options.result_ttl_ms, len(result.encode())
         if bytes_of(id, size) > self.room(task.tenant):
             result, size = "", 0
         self.results[id] = until, result
@@ -99,7 +99,7 @@ class StoredBytes(Calls):
 
     def tell_of(self, id: str, event: str, now: float, attempt: int, detail: str = "") -> None:
         """Add an event to the feed of a task that asked for events."""
-        if self.records[id].events:
+        if self.records[id].options.events:
             self.tell(self.records[id].tenant, event, id, now, attempt, detail)
 
     def tell(self, t: Tenant, event: str, of: str, at: float, attempt: int, detail: str) -> None:

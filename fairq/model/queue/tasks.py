@@ -11,6 +11,7 @@ from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.limits import BATCH_BYTES, GROUP_BYTES, NAMED_BYTES, RESULTS_BYTES, bytes_of, bytes_of_error
 from fairq.model.queue.ready import Asked
 from fairq.model.queue.sorted_set import SortedSet
+from fairq.model.tasks import NewTask
 
 HEADER_BYTES = 33  # of a record: the fixed ones of HEADER in lua/base/formats.lua
 FROM_BYTES = 9  # of an empty `trace`, and of the times from which a window is counted
@@ -21,23 +22,13 @@ class Task:
     """A task's record."""
 
     tenant: Tenant
+    options: NewTask  # as it was enqueued
     start_at: float
     expires_at: float
     max_attempts: int
-    priority: int = 50
-    key: str = ""
-    result_ttl: float = 0
-    batch: str = ""
-    events: int = 0
-    opened_at: float = 0
-    group: str = ""
-    end_moves: bool = False  # its end counts from its start
+    opened_at: float = 0  # its batch
     created_at: float = 0
-    size: int = 2  # of its payload
     is_apart: bool = False  # its payload, however short: that of a callback
-    name: str = ""
-    retry_base: float = 0  # 0: the queue's
-    retry_cap: float = 0  # likewise
     start_from: int = 0  # the second from which its start was counted
     end_from: int = 0  # likewise its end
     ready_at: float = 0  # when it got a place in its batch that it had waited for
@@ -46,18 +37,28 @@ class Task:
     def length(self) -> int:
         """How long its record is, with its payload."""
         more = FROM_BYTES if self.start_from or self.end_from else 0
-        return HEADER_BYTES + len(self.tenant.name + self.name) + self.size + more
+        return HEADER_BYTES + len(self.tenant.name + self.options.name) + self.size + more
+
+    @property
+    def size(self) -> int:
+        """How long its payload is."""
+        return len(self.options.payload)
+
+    @property
+    def end_moves(self) -> bool:
+        """True if its end counts from its start."""
+        return bool(self.options.expires_after_start_ms)
 
     def bytes(self, id: str) -> int:
         """Return the bytes that it counts for its tenant."""
-        asks = self.priority != 50 or self.key or self.result_ttl or self.batch or self.events or self.group
-        asks, more = asks or self.retry_base or self.retry_cap, GROUP_BYTES if self.group else 0
-        return bytes_of(id, self.length + (bytes_of(self.key + self.group, more) if asks else 0))
+        group, key = self.options.group, self.options.dedupe_key
+        asked = bytes_of(key + group, GROUP_BYTES if group else 0) if self.options.is_special else 0
+        return bytes_of(id, self.length + asked)
 
     @property
     def asked(self) -> Asked:
         """Return the options that decide its place among its tenant's ready tasks."""
-        return Asked(self.priority, self.group or self.batch)
+        return Asked(self.options.priority, self.options.group or self.options.batch)
 
 
 @define
@@ -101,8 +102,7 @@ class Batch:
     tenant: str
     max_running: int
     created_at: float
-    callbacks: dict[str, int]  # of each, how long its payload is
-    names: dict[str, str]  # of these
+    callbacks: dict[str, NewTask]  # that may still come, by their events
     events: int = 0
     state: BatchStage = "open"
     completed_at: float = 0
@@ -120,17 +120,18 @@ class Batch:
     results: SortedSet[str] = field(factory=SortedSet)  # names of results; in the order of their tasks
 
     def __attrs_post_init__(self) -> None:
-        self.names_results = any(self.callbacks.values())
+        self.names_results = bool(self.callbacks)
 
     def bytes(self, id: str) -> int:
         """Return the bytes that it counts for its tenant, with those of callback tasks that may still come."""
-        to_come = {self.callback_id(id, event): self.length(event) for event, size in self.callbacks.items() if size}
+        to_come = {self.callback_id(id, event): self.length(event) for event in self.callbacks}
         named = RESULTS_BYTES * self.names_results + sum(NAMED_BYTES + len(name) for name in self.results)
         return bytes_of(id, BATCH_BYTES + named) + sum(bytes_of(task, length) for task, length in to_come.items())
 
     def length(self, event: str) -> int:
         """Return how long the record of a callback task is, with its payload."""
-        return HEADER_BYTES + len(self.tenant + self.names.get(event, "")) + self.callbacks[event]
+        task = self.callbacks[event]
+        return HEADER_BYTES + len(self.tenant + task.name) + len(task.payload)
 
     def callback_id(self, id: str, event: str) -> str:
         """Return the id of a callback task."""

@@ -4,7 +4,7 @@ So each leaves a trace. If its server died, could not reach the store any more, 
 begun, and after minutes with an unknown outcome. A change that cannot be recorded is not carried out. Changes by
 tenants and producers are recorded afterwards, unless they were refused or changed nothing, at a rate for each tenant:
 their audit helps to explain, and is not a guarantee. Payloads, secrets and tokens are never recorded: only the fields
-in TOLD are.
+in RECORDED are.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from attrs import asdict, fields
 
 from fairq.errors import FairqError, OutcomeUnknown, Unavailable
 from fairq.model.audit import AuditFilter, Draft, cut
+from fairq.model.tasks import OPTIONS
 from fairq.model.webhooks import webhook_id
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
@@ -33,12 +34,12 @@ from fairq.wire.verbs import CHANGES, SETTINGS
 
 log = structlog.get_logger("fairq.server")
 
-# The fields of changing frames that are noted as new; those that name its target are noted as that.
-TOLD = frozenset({
-    "weight", "limits", "settings", "opening_hours", "purge", "older_than_ms", "error", "delay_ms",
-    "start_at_ms", "number", "events", "cron", "zone", "every_ms", "misfire", "priority", "max_attempts",
-    "retry_base_ms", "retry_cap_ms",
-    "has_fan_out", "paused", "role", "queues", "label", "expires_in_ms",
+# The fields of changing frames that are recorded as new; those that name its target are recorded as that. Options of
+# tasks that are text are a tenant's own: they are not recorded.
+RECORDED = frozenset({
+    "weight", "limits", "settings", "opening_hours", "purge", "older_than_ms", "error", "number", "cron", "zone",
+    "every_ms", "misfire", "has_fan_out", "paused", "role", "queues", "label",
+    *(name for name, default in OPTIONS.items() if not isinstance(default, str)),
 })  # fmt: skip
 TARGETS = ("name", "id", "ids", "worker", "url")
 _RESULTS = ("outcome", "outcomes", "cancelled", "workers", "contents", "tasks", "tenants", "fires_at_ms")
@@ -83,7 +84,7 @@ def _draft(connection: Connection, request: Any) -> Draft:
     new = {
         each.name: value
         for each in fields(type(request))
-        if each.name in TOLD and (value := getattr(request, each.name)) not in (None, each.default)
+        if each.name in RECORDED and (value := getattr(request, each.name)) not in (None, each.default)
     }
     change = {"target": _target(request), **({"new": _small(new)} if new else {})}
     tenant = getattr(request, "tenant", None) or connection.identity.tenant

@@ -8,8 +8,8 @@ from attrs import asdict, evolve
 
 from fairq.errors import FairqError, NotFound, TooLarge
 from fairq.model.cron import check_timing, next_fire, next_fires
-from fairq.model.schedules import MAX_SCHEDULES, SCHEDULED, Timing
-from fairq.model.tasks import NewTask
+from fairq.model.schedules import MAX_SCHEDULES, Timing
+from fairq.model.tasks import SCHEDULED, NewTask
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.verbs.request_scope import Body, own_tenant
