@@ -6,8 +6,8 @@
 -- them. Queues made by operators count against no quota.
 --
 -- A removal names the entry that it read, and leaves any other one. So a queue that is made anew needs another entry,
--- also within the same ms or after the clock was put back: its time is later than `removed_ms`, that of the latest entry
--- that was removed.
+-- also within the same ms or after the clock was put back: its time is later than `removed_ms`, the time of the latest
+-- removed entry.
 
 local MAX_QUOTA = 1000000
 
