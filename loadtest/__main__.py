@@ -16,7 +16,8 @@ import trio
 from fairq.cli.output import configure_logging
 from fairq.errors import FairqError
 from loadtest import machine, report
-from loadtest.faults.scenario import MINUTES_VARIABLE, SEED_VARIABLE
+from loadtest.faults.run import SCENARIOS as FAULTS_SCENARIOS
+from loadtest.faults.scenario import ALL, MINUTES_VARIABLE, NAME_VARIABLE, SEED_VARIABLE
 from loadtest.figures import Verdict
 from loadtest.longest import VARIABLE as REDIS_VARIABLE
 from loadtest.peers.catalogue import FAMILIES
@@ -61,6 +62,10 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=whole, metavar="M", help=f"how long `faults` does them, at most 25 (or {MINUTES_VARIABLE})"
     )
+    parser.add_argument(
+        "--scenario", dest="faults", choices=[*FAULTS_SCENARIOS, ALL],
+        help=f"how the store of `faults` is set up (or {NAME_VARIABLE}; default: single)",
+    )  # fmt: skip
     parser.add_argument("--fsync", default="always", choices=["always", "everysec"], help="of all stores")
     return parser.parse_args(argv)
 
@@ -132,6 +137,8 @@ async def main(arguments: argparse.Namespace) -> int:
         os.environ[SEED_VARIABLE] = str(arguments.seed)
     if arguments.minutes:
         os.environ[MINUTES_VARIABLE] = str(min(arguments.minutes, 25))
+    if arguments.faults:
+        os.environ[NAME_VARIABLE] = arguments.faults
     names = list(SCENARIOS) if arguments.scenario == "all" else [arguments.scenario]
     progress, received, result = Progress(), list[int](), None
     async with trio.open_nursery() as nursery:

@@ -12,6 +12,8 @@ import trio
 
 import fairq
 
+QUEUE = "work"
+
 app = fairq.Worker()
 _file = os.open(os.environ.get("FAULTS_RECORD", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
@@ -20,7 +22,7 @@ def _note(task: fairq.Task, event: str) -> None:
     os.write(_file, f"{task.id} {task.attempt} {event} {time.time():.6f}\n".encode("ascii"))
 
 
-@app.task("work")
+@app.task(QUEUE)
 async def work(task: fairq.Task) -> None:
     """Work, and fail as often as the payload says."""
     _note(task, "start")

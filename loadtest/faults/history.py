@@ -18,12 +18,13 @@ LATE_S = 1.0  # a worker that stood still for less does not ask again whether it
 
 
 class Enqueued(NamedTuple):
-    """A task that was enqueued, and whether that was acknowledged (else it is unknown)."""
+    """A task that was enqueued after a fault began, and whether that was acknowledged (else it is unknown)."""
 
     id: str
     is_acknowledged: bool
     start_at: float = 0.0
     expires_at: float = 0.0  # 0: never
+    fault: str = ""
 
 
 class Ran(NamedTuple):
@@ -42,6 +43,7 @@ class Settled(NamedTuple):
     attempt: int
     sent_at: float
     outcome: str
+    fault: str = ""
 
 
 @define
@@ -53,7 +55,9 @@ class History:
     settled: list[Settled] = field(factory=list)
     dead: dict[str, str] = field(factory=dict)
     left: list[str] = field(factory=list)
+    crashed: list[str] = field(factory=list)  # processes that ended, and nobody had ended them
     faults: Counter[str] = field(factory=Counter)
+    fault: str = ""  # that goes on, or was the last one
 
     @property
     def acknowledged(self) -> set[str]:
@@ -108,6 +112,10 @@ def _left(history: History) -> Iterable[str]:
     return history.left
 
 
+def _crashed(history: History) -> Iterable[str]:
+    return history.crashed
+
+
 RULES: Mapping[str, Callable[[History], Iterable[str]]] = {
     "lost": _lost,  # acknowledged, and neither run to its end nor a dead letter with a reason
     "strange": _strange,  # run, and never enqueued
@@ -117,6 +125,7 @@ RULES: Mapping[str, Callable[[History], Iterable[str]]] = {
     "started before its start": _early,
     "started after its expiry": _late,
     "left": _left,
+    "ended by itself": _crashed,  # a process
 }
 
 

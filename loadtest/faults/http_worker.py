@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,12 +34,12 @@ def _post(url: str, path: str, body: Any) -> Any:
 class HttpWorker:
     """Claims, works and settles, at one server after the other."""
 
-    urls: Callable[[], list[str]]
+    urls: list[str]
     history: History
 
     async def _ask(self, path: str, body: Any) -> Any:
         """Ask the first server that answers; None if none does."""
-        for url in self.urls():
+        for url in self.urls:
             try:
                 return await trio.to_thread.run_sync(_post, url, path, body)
             except (OSError, HTTPException, ValueError):
@@ -61,11 +60,11 @@ class HttpWorker:
         id, attempt = task["id"].partition("/")[2], task["attempt"]
         self.history.ran.append(Ran(id, attempt, "start", time.time()))
         ack = {"action": "ack", "id": task["id"], "lease": task["lease"]}
-        sent_at, is_repeated = time.time(), False
+        sent_at, fault, is_repeated = time.time(), self.history.fault, False
         while (answer := await self._ask("/v1/leases", {"queue": QUEUE, "settlements": [ack]})) is None:
             is_repeated = True
             await trio.sleep(0.2)
         (outcome,) = answer["outcomes"]
         if outcome == "gone" and is_repeated:
             outcome = "ok"  # the first answer was lost
-        self.history.settled.append(Settled(id, attempt, sent_at, outcome))
+        self.history.settled.append(Settled(id, attempt, sent_at, outcome, fault))

@@ -1,15 +1,30 @@
-"""A link between two processes, which can be slow, stand still, break, or bring single bytes."""
+"""A link between two processes: it can be slow, stand still, break, lose replies, or bring single bytes.
+
+A link to a store also reads the calls that pass, so that a process can be killed at an edge of the protocol: a call of
+a verb was sent, and the store does not have it yet; or the store has answered it, and the answer was not received yet.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
+import hiredis
 import trio
 from attrs import define, field
 
 HOST = "127.0.0.1"
 _PIECE = 65_536
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+HALF = "half an answer"
+
+
+@define(eq=False)
+class Edge:
+    """A moment: a call of the store's `verb` was `sent`, or `answered`. Or HALF: a client has half of an answer."""
+
+    when: str
+    verb: str = ""
+    reached: trio.Event = field(factory=trio.Event, init=False)
 
 
 @define(eq=False)
@@ -18,28 +33,48 @@ class Link:
 
     port: int
     target: int
-    delay_s: float = 0.0
-    piece: int = _PIECE
-    _scopes: set[trio.CancelScope] = field(factory=set, init=False)
-    _flow: trio.Event = field(factory=trio.Event, init=False)
+    reads_calls: bool = False
+    delay_s: float = field(default=0.0, init=False)
+    piece: int = field(default=_PIECE, init=False)
+    lost: trio.Event = field(factory=trio.Event, init=False)  # a reply, by `lose_reply`
+    edge: Edge | None = field(default=None, init=False)  # where the next connection that comes there stands still
+    is_losing: bool = field(default=False, init=False)
+    refused: set[str] = field(factory=set, init=False)  # addresses of clients
+    flow: trio.Event = field(factory=trio.Event, init=False)
+    _passages: set[_Passage] = field(factory=set, init=False)
+
+    @property
+    def is_used(self) -> bool:
+        """True if a connection passes through it."""
+        return any(not passage.is_muted for passage in self._passages)
 
     def hold(self) -> None:
         """Let nothing more through, in either direction."""
-        self._flow = trio.Event()
+        self.flow = trio.Event()
 
     def heal(self) -> None:
-        """Let all through again, at once and whole."""
-        self.delay_s, self.piece = 0.0, _PIECE
-        self._flow.set()
+        """Let all through again, at once and whole; what stands still at an edge breaks."""
+        self.delay_s, self.piece, self.is_losing, self.edge = 0.0, _PIECE, False, None
+        self.refused.clear()
+        self.flow.set()
 
-    def cut(self) -> None:
-        """Break all connections."""
-        for scope in list(self._scopes):
-            scope.cancel()
+    def cut(self, host: str = "") -> None:
+        """Break all connections, or those of a client's address."""
+        for passage in [each for each in self._passages if host in ("", each.host)]:
+            passage.scope.cancel()
+
+    def lose_reply(self) -> None:
+        """Forward the next request, and break its connection instead of handing on the reply."""
+        self.is_losing, self.lost = True, trio.Event()
+
+    def mute(self) -> None:
+        """Let nothing more through on the open connections, and do not end them: neither side learns of it."""
+        for passage in self._passages:
+            passage.is_muted = True
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Forward until cancelled."""
-        self._flow.set()
+        self.flow.set()
         listeners = await trio.open_tcp_listeners(self.port, host=HOST)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, self._forward, listeners)
@@ -47,22 +82,98 @@ class Link:
 
     async def _forward(self, near: trio.SocketStream) -> None:
         with trio.CancelScope() as scope, suppress(*_GONE):
-            self._scopes.add(scope)
-            far = await trio.open_tcp_stream(HOST, self.target)
+            host = near.socket.getpeername()[0]
+            if host in self.refused:
+                raise trio.ClosedResourceError
+            passage = _Passage(self, near, far := await trio.open_tcp_stream(HOST, self.target), scope, host)
+            self._passages.add(passage)
             try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._pass_on, near, far, scope)
-                    nursery.start_soon(self._pass_on, far, near, scope)
+                await passage.run()
             finally:
+                self._passages.discard(passage)
                 await trio.aclose_forcefully(far)
-        self._scopes.discard(scope)
         await trio.aclose_forcefully(near)
 
-    async def _pass_on(self, one: trio.SocketStream, other: trio.SocketStream, scope: trio.CancelScope) -> None:
+
+@define(eq=False)
+class _Passage:
+    """One connection through a link."""
+
+    link: Link
+    near: trio.SocketStream
+    far: trio.SocketStream
+    scope: trio.CancelScope
+    host: str
+    is_muted: bool = False
+    _loses: bool = False
+    _requests: hiredis.Reader = field(factory=hiredis.Reader, init=False)
+    _replies: hiredis.Reader = field(factory=hiredis.Reader, init=False)
+    _sent: int = 0  # calls
+    _answered: int = 0
+    _due: int = 0  # the call at an edge; 0: none
+    _edge: Edge | None = None
+
+    async def run(self) -> None:
+        """Forward until either side ends."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._forward_requests)
+            nursery.start_soon(self._forward_replies)
+
+    async def _forward_requests(self) -> None:
         with suppress(*_GONE):
-            while data := await one.receive_some(_PIECE):
-                await self._flow.wait()
-                await trio.sleep(self.delay_s)
-                for start in range(0, len(data), self.piece):
-                    await other.send_all(data[start : start + self.piece])
-        scope.cancel()
+            while data := await self.near.receive_some(_PIECE):
+                await self.link.flow.wait()
+                if self.link.is_losing:
+                    self.link.is_losing, self._loses = False, True
+                if self.link.reads_calls and self._comes_to_edge(data) and self._edge and self._edge.when == "sent":
+                    await self._stand_still()
+                await self._bring(self.far, data)
+        self._end()
+
+    async def _forward_replies(self) -> None:
+        with suppress(*_GONE):
+            while data := await self.far.receive_some(_PIECE):
+                await self.link.flow.wait()
+                if self._loses:
+                    self.link.lost.set()
+                    break
+                if self.link.reads_calls:
+                    self._count_replies(data)
+                    if self._due and self._answered >= self._due:
+                        await self._stand_still()
+                elif (edge := self.link.edge) and edge.when == HALF and len(data) > 1:
+                    self._edge, self.link.edge = edge, None
+                    await self._bring(self.near, data[: len(data) // 2])
+                    await self._stand_still()
+                await self._bring(self.near, data)
+        self._end()
+
+    async def _bring(self, stream: trio.SocketStream, data: bytes | bytearray) -> None:
+        await trio.sleep(self.link.delay_s)
+        for start in range(0, len(data), self.link.piece):
+            if not self.is_muted:
+                await stream.send_all(data[start : start + self.link.piece])
+
+    def _end(self) -> None:
+        if not self.is_muted:
+            self.scope.cancel()
+
+    def _comes_to_edge(self, data: bytes | bytearray) -> bool:
+        """Count the calls in some requests; True if one is that of the link's edge."""
+        self._requests.feed(bytes(data))
+        while (call := self._requests.gets()) is not False:
+            self._sent += 1
+            edge = self.link.edge
+            if edge and len(call) > 1 and call[1].split(b"_", 2)[2:] == [edge.verb.encode()]:  # fq_<version>_<verb>
+                self._edge, self.link.edge, self._due = edge, None, self._sent
+        return self._due > 0
+
+    def _count_replies(self, data: bytes | bytearray) -> None:
+        self._replies.feed(bytes(data))
+        while self._replies.gets() is not False:
+            self._answered += 1
+
+    async def _stand_still(self) -> None:
+        assert self._edge
+        self._edge.reached.set()
+        await trio.sleep_forever()

@@ -1,53 +1,58 @@
-"""What faults are done to: a store, two servers on it, two workers, and the links between them. The dead come back."""
+"""What faults are done to: servers on a store, workers, and the links between them. The dead come back."""
 
 from __future__ import annotations
 
-import itertools
-import os
 import signal
-import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import trio
 from attrs import define, field
 
-from fairq.store.embedded import ALLOCATOR, program
+from loadtest.faults.deeds import Deed, of_links, of_processes
+from loadtest.faults.kept import Kept, start_process
 from loadtest.faults.link import HOST, Link
-from loadtest.processes import ROOT, START_S, Server, free_port, running_server, stop
+from loadtest.faults.node import wait_for
+from loadtest.faults.stores import Stores
+from loadtest.processes import ROOT, free_port
 
 SERVERS, WORKERS, CREDIT = 2, 2, 10
-STOPPED_S = 3.0  # a process stands still, or a link is held, for so long: longer than a store's probe, not than a lease
-SLOW_S = 0.05  # for each piece on a slow link
 
 
 @define(eq=False)
 class World:
-    """All processes of a run, by their names, and its links."""
+    """All processes of a run, and its links."""
 
     directory: Path
-    fsync: str
-    store_port: int = field(factory=free_port)
-    server_ports: list[int] = field(factory=lambda: [free_port() for _ in range(SERVERS)])
-    to_store: Link = field(init=False)
-    to_servers: list[Link] = field(init=False)
-    servers: dict[int, Server] = field(factory=dict, init=False)
-    _processes: dict[str, trio.Process] = field(factory=dict, init=False)
+    stores: Stores
+    draws: Random
+    ports: list[int] = field(factory=lambda: [free_port() for _ in range(SERVERS)], init=False)
+    http_ports: list[int] = field(factory=lambda: [free_port() for _ in range(SERVERS)], init=False)
+    links: list[Link] = field(init=False)
+    servers: list[Kept] = field(init=False)
+    homes: dict[int, Path] = field(factory=dict, init=False)  # of the package that each server runs
+    _next: dict[int, Path] = field(factory=dict, init=False)  # that it runs from its next start on, if not any
+    workers: list[Kept] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.to_store = Link(free_port(), self.store_port)
-        self.to_servers = [Link(free_port(), port) for port in self.server_ports]
-
-    @property
-    def links(self) -> list[Link]:
-        """Return all links."""
-        return [self.to_store, *self.to_servers]
+        self.links = [Link(free_port(), port) for port in self.ports]
+        self.servers = [Kept(partial(self._start_server, n), self._log("server", n)) for n in range(SERVERS)]
+        self.workers = [Kept(partial(self._start_worker, n), self._log("worker", n)) for n in range(WORKERS)]
 
     @property
     def urls(self) -> list[str]:
         """Return the URLs of the servers, each through its link."""
-        return [f"ws://{HOST}:{link.port}" for link in self.to_servers]
+        return [f"ws://{HOST}:{link.port}" for link in self.links]
+
+    @property
+    def http_urls(self) -> list[str]:
+        """Return the URLs of the servers' HTTP APIs."""
+        return [f"http://{HOST}:{port}" for port in self.http_ports]
+
+    def _log(self, kind: str, n: int) -> Path:
+        return self.directory / f"{kind}-{n}.log"
 
     def record(self, n: int) -> Path:
         """Return the file of a worker's handlers."""
@@ -55,100 +60,69 @@ class World:
 
     async def start(self, nursery: trio.Nursery) -> None:
         """Start everything in a nursery; all of it ends with that."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        await self.stores.start(nursery)
         for link in self.links:
             await nursery.start(link.run)
-        await nursery.start(self._keep_store)
+        for n, server in enumerate(self.servers):
+            await nursery.start(server.run)
+            if n == 0:  # the others may need its store
+                await self._wait_serving(n)
+        for worker in self.workers:
+            await nursery.start(worker.run)
         for n in range(SERVERS):
-            await nursery.start(self._keep_server, n)
-        for n in range(WORKERS):
-            await nursery.start(self._keep_process, f"worker {n}", self._start_worker, n)
+            await self._wait_serving(n)
 
-    async def _keep_store(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        await self._keep_process("store", self._start_store, 0, task_status=task_status)
+    async def _wait_serving(self, n: int) -> None:
+        await wait_for(f"server {n} serves", partial(_is_open, self.ports[n]))
 
-    async def _keep_process(
-        self,
-        name: str,
-        start: Callable[[int], Awaitable[trio.Process]],
-        n: int,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Run a process, and another one when it was killed."""
-        for lives in itertools.count():
-            process = self._processes[name] = await start(n)
-            try:
-                if lives == 0:
-                    task_status.started()
-                await process.wait()
-            finally:
-                await stop(process, 2.0)
+    def deeds(self) -> dict[str, Deed]:
+        """Return all faults, by name."""
+        deeds = of_processes("a worker", self._any_worker)
+        for name, home in self.stores.versions().items():
+            deeds |= of_processes(name, partial(self._server_of, home))
+        return deeds | of_links("the link to a server", lambda: self.links, self.draws) | self.stores.deeds()
 
-    async def _keep_server(self, n: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        store = f"redis://{HOST}:{self.to_store.port}/0"
-        for lives in itertools.count():
-            where = self.directory / f"server-{n}"
-            async with running_server(where, port=self.server_ports[n], store=store) as server:
-                self.servers[n], self._processes[f"server {n}"] = server, server.process
-                if lives == 0:
-                    task_status.started()
-                await server.process.wait()
+    async def _any_worker(self) -> Kept:
+        return self.draws.choice(self.workers)
 
-    async def _start_store(self, _: int) -> trio.Process:
-        where = self.directory / "store"
-        await trio.Path(where).mkdir(parents=True, exist_ok=True)
-        settings = {
-            "port": str(self.store_port), "bind": HOST, "dir": str(where), "save": "", "appendonly": "yes",
-            "appendfsync": self.fsync, "maxmemory-policy": "noeviction", "logfile": str(where / "log"),
+    async def _server_of(self, home: Path) -> Kept:
+        """Return any server of a version; if there is none, put one in another one's place."""
+        if not (found := [server for n, server in enumerate(self.servers) if self.homes[n] == home]):
+            n = self.draws.randrange(SERVERS)
+            self._next[n] = home
+            await self.servers[n].end(signal.SIGTERM)
+            await self._wait_serving(n)
+            found = [self.servers[n]]
+        return self.draws.choice(found)
+
+    def crashed(self) -> list[str]:
+        """Name the processes that ended though nobody had ended them."""
+        kept = {f"server {n}": server for n, server in enumerate(self.servers)}
+        kept |= {f"worker {n}": worker for n, worker in enumerate(self.workers)}
+        return [f"{name}, {crash}" for name, each in kept.items() for crash in each.crashes]
+
+    async def _start_server(self, n: int) -> trio.Process:
+        variables = {
+            "FAIRQ_HTTP_PORT": str(self.http_ports[n]), "FAIRQ_ADMIN_PORT": "0", "PYTHONUNBUFFERED": "1",
+            "FAIRQ_WAIT_REPLICAS": str(self.stores.wait_replicas),
         }  # fmt: skip
-        command = [str(program()), *(word for name, value in settings.items() for word in (f"--{name}", value))]
-        return await trio.lowlevel.open_process(
-            command, env={**ALLOCATOR, **os.environ}, stdin=subprocess.DEVNULL, start_new_session=True
+        command = ["-m", "fairq", "serve", "--dev", "--port", str(self.ports[n]), *self.stores.arguments(n)]
+        command += ["--grace", "5", "--log-json"]
+        self.homes[n] = self._next.pop(n, self.draws.choice([*self.stores.versions().values()]))
+        return await start_process(
+            [sys.executable, *command], self._log("server", n), home=self.homes[n], variables=variables
         )
 
     async def _start_worker(self, n: int) -> trio.Process:
-        own = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
-        own |= {"FAIRQ_URL": ",".join(self.urls), "FAIRQ_TOKEN": "dev-worker", "FAULTS_RECORD": str(self.record(n))}
+        variables = {
+            "FAIRQ_URL": ",".join(self.urls), "FAIRQ_TOKEN": "dev-worker", "FAULTS_RECORD": str(self.record(n)),
+        }  # fmt: skip
         command = ["-m", "fairq", "worker", "loadtest.faults.app:app", "-c", str(CREDIT), "--name", f"w{n}"]
-        with (self.directory / f"worker-{n}.log").open("ab") as log:
-            return await trio.lowlevel.open_process(
-                [sys.executable, *command, "--loop", "trio", "--log-level", "warning"], cwd=ROOT, env=own,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+        command += ["--loop", "trio", "--log-level", "warning"]
+        return await start_process([sys.executable, *command], self._log("worker", n), home=ROOT, variables=variables)
 
-    async def _running(self, name: str) -> trio.Process:
-        """Return a process when it runs: a fault that hits nothing proves nothing."""
-        with trio.fail_after(START_S):
-            while (process := self._processes[name]).poll() is not None:  # noqa: ASYNC110 - another one is started
-                await trio.sleep(0.02)
-        return process
 
-    async def kill(self, name: str) -> None:
-        """Kill a process: another one takes its place."""
-        process = await self._running(name)
-        process.kill()
-        await process.wait()
-
-    async def stand_still(self, name: str) -> None:
-        """Stop a process, and let it go on."""
-        process = await self._running(name)
-        process.send_signal(signal.SIGSTOP)
-        try:
-            await trio.sleep(STOPPED_S)
-        finally:
-            process.send_signal(signal.SIGCONT)
-
-    async def disturb(self, link: Link, how: str) -> None:
-        """Cut, hold or slow a link, or bring single bytes; then heal it."""
-        match how:
-            case "cut":
-                link.cut()
-            case "hold":
-                link.hold()
-            case "slow":
-                link.delay_s = SLOW_S
-            case "bytes":
-                link.piece = 1
-        if how != "cut":
-            await trio.sleep(STOPPED_S)
-        link.heal()
+async def _is_open(port: int) -> bool:
+    await trio.aclose_forcefully(await trio.open_tcp_stream(HOST, port))
+    return True

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from loadtest.faults.history import Enqueued, History, Ran, Settled, check
-from loadtest.faults.scenario import FAULTS
 
 NOW = 1_000.0
+FAULTS = ("kill a server", "kill the store")
 
 
 def sound() -> History:
@@ -37,7 +37,8 @@ PLANTED: dict[str, Callable[[History], object]] = {
     "started before its start": lambda history: history.ran.append(Ran("a", 3, "start", NOW - 1)),
     "started after its expiry": lambda history: history.ran.append(Ran("a", 3, "start", NOW + 7)),
     "left": lambda history: history.left.append("a"),
-    "fault that never happened": lambda history: history.faults.pop("kill store"),
+    "fault that never happened": lambda history: history.faults.pop("kill the store"),
+    "ended by itself": lambda history: history.crashed.append("server 0, once"),
 }
 
 

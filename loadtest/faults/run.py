@@ -1,0 +1,146 @@
+"""One run of `faults`: traffic, one fault after the other by a seed, then peace, and the history.
+
+Each fault is followed by a probe: the next one begins when a task that was enqueued after it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import trio
+from attrs import define, field, frozen
+
+import fairq
+from fairq.errors import FairqError
+from loadtest.faults.app import QUEUE
+from loadtest.faults.clustered import Clustered
+from loadtest.faults.deeds import Deed
+from loadtest.faults.history import History, Ran
+from loadtest.faults.http_worker import QUEUE as HTTP_QUEUE
+from loadtest.faults.http_worker import HttpWorker
+from loadtest.faults.stores import Clock, Disk, Embedded, Rolling, Single, Stores
+from loadtest.faults.traffic import Traffic
+from loadtest.faults.watched import Watched, WatchedTwice
+from loadtest.faults.world import SERVERS, WORKERS, World
+from loadtest.report import Progress
+from loadtest.watch import queue_state, wait_until
+
+SCENARIOS: Mapping[str, type[Stores]] = {
+    "single": Single, "embedded": Embedded, "sentinel": Watched, "sentinel-2": WatchedTwice, "cluster": Clustered,
+    "rolling": Rolling,
+    "disk": Disk, "clock": Clock,
+}  # fmt: skip
+
+
+@frozen
+class Sizes:
+    """For how long faults are done, how many of all kinds (0: all), and how long the drain may take."""
+
+    seconds: float = 300.0
+    kinds: int = 0
+    limit: float = 240.0
+
+
+QUICK = Sizes(seconds=0.0, kinds=4, limit=120.0)
+
+
+@define(eq=False)
+class Run:
+    """One run: what is sent, what is seen, and the faults."""
+
+    name: str
+    seed: int
+    world: World
+    sizes: Sizes
+    progress: Progress
+    history: History = field(factory=History, init=False)
+    deeds: dict[str, Deed] = field(init=False)
+    recovery_s: dict[str, list[float]] = field(init=False)
+    traffic: Traffic = field(init=False)
+    _order: Random = field(init=False)
+
+    @classmethod
+    def of(cls, name: str, seed: int, directory: Path, fsync: str, sizes: Sizes, progress: Progress) -> Run:
+        """Make a run of a scenario."""
+        draws = Random(f"{seed} victims")
+        stores = SCENARIOS[name](directory / "store", fsync, SERVERS, draws)
+        stores.check()
+        return cls(name, seed, World(directory, stores, draws), sizes, progress)
+
+    def __attrs_post_init__(self) -> None:
+        self._order = Random(f"{self.seed} order")
+        self.traffic = Traffic(Random(f"{self.seed} traffic"), self.history)
+        deeds = self.world.deeds()
+        chosen = self._order.sample(sorted(deeds), min(self.sizes.kinds or len(deeds), len(deeds)))
+        self.deeds = {name: deeds[name] for name in chosen}
+        self.recovery_s = {name: [] for name in chosen}
+
+    async def run(self) -> None:
+        """Do it all; then `history` is complete. Raises: RunFailed if the service does not come back."""
+        self._say("starting a store, servers and workers")
+        try:
+            async with trio.open_nursery() as nursery:
+                await self.world.start(nursery)
+                nursery.start_soon(HttpWorker(self.world.http_urls, self.history).run)
+                await self._disturb()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.world.stores.close()
+
+    async def _disturb(self) -> None:
+        urls = self.world.urls
+        async with fairq.open_client(urls, token="dev-operator") as operator:
+            async with trio.open_nursery() as sending:
+                sending.start_soon(self.traffic.run, urls)
+                async with fairq.open_client(urls, token="dev-tenant:probe") as client:
+                    await self.traffic.probe(client)
+                    await self._do_all(client)
+                self.traffic.is_over.set()
+            await self._until_empty(operator)
+            self.history.crashed = self.world.crashed()
+            await self._gather(operator)
+
+    async def _do_all(self, client: fairq.Client) -> None:
+        end = trio.current_time() + self.sizes.seconds
+        for fault in self._in_order():
+            if all(self.recovery_s.values()) and trio.current_time() >= end:
+                return
+            self.history.fault = fault
+            self._say(f"{len(self.history.enqueued):,} tasks, {self.history.faults.total()} faults; now: {fault}")
+            began = trio.current_time()
+            await self.deeds[fault]()
+            self.history.faults[fault] += 1
+            await self.traffic.probe(client)
+            self.recovery_s[fault].append(trio.current_time() - began)
+
+    def _in_order(self) -> Iterable[str]:
+        """Name each fault once in a random order, and again."""
+        while True:
+            yield from self._order.sample(list(self.deeds), len(self.deeds))
+
+    def _say(self, what: str) -> None:
+        self.progress.say(f"faults, {self.name} (seed {self.seed}): {what}")
+
+    async def _until_empty(self, operator: fairq.Client) -> None:
+        """Wait until no task is left."""
+
+        async def is_empty() -> float:
+            with suppress(FairqError):
+                states = [await queue_state(operator, queue) for queue in (QUEUE, HTTP_QUEUE)]
+                left: int = sum(state.get(place, 0) for state in states for place in ("ready", "delayed", "leased"))
+                return 1 / (1 + left)
+            return 0.0
+
+        await wait_until("faults: working off what is left", self.sizes.limit, is_empty)
+
+    async def _gather(self, client: fairq.Client) -> None:
+        """Read what handlers wrote down, and the dead letters."""
+        for n in range(WORKERS):
+            rows = (line.split(" ") for line in self.world.record(n).read_text(encoding="ascii").splitlines())
+            self.history.ran += [Ran(id, int(attempt), event, float(at)) for id, attempt, event, at in rows]
+        for queue in (QUEUE, HTTP_QUEUE):
+            async for letter in client.dead_letters(queue).walk(brief=True):
+                self.history.dead[letter.id.rpartition("/")[2]] = letter.reason
