@@ -22,7 +22,7 @@ from tests.store.cases import case, raises_for
 
 TRACE = f"00-{'1' * 32}-{'2' * 16}-01"
 OF_TEXT = {"dedupe_key": "k", "batch": "b", "group": "g", "name": "n", "trace": TRACE}
-GIVEN = {name: OF_TEXT.get(name, 7) for name in OPTIONS} | {"events": True, "replace": True}
+GIVEN: dict[str, Any] = {name: OF_TEXT.get(name, 7) for name in OPTIONS} | {"events": True, "replace": True}
 
 
 def task(**asked: Any) -> NewTask:
