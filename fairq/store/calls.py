@@ -20,6 +20,7 @@ from fairq.store.connection import Connection, Hold, Subscription
 from fairq.store.counts import Counts
 from fairq.store.covered import Covered
 from fairq.store.migrations import check_data_version
+from fairq.store.partitions import queue_of
 from fairq.store.registry import Registry
 from fairq.store.replicas import Replicas
 from fairq.store.token_records import Tokens
@@ -128,9 +129,10 @@ class Calls:
     async def _put_here(
         self, verb: str, queue: str, args: Sequence[str | bytes | int | float], maker: str, notify: str | Covered
     ) -> Any:
-        if queue not in self.registry.known:
+        name = queue_of(queue)
+        if name not in self.registry.known:
             notify = "all"
-            await self.registry.make(queue, maker)
+            await self.registry.make(name, maker)
         try:
             if isinstance(notify, Covered):
                 return await self._call(verb, queue, *args, hold=notify.hold)
@@ -138,11 +140,12 @@ class Calls:
         except FairqError as error:
             if error.code != _UNMADE:
                 raise
-        self.registry.forget(queue)  # it was deleted, and the message was lost
-        await self.registry.make(queue, maker, is_unmade=True)
+        self.registry.forget(name)  # it was deleted, and the message was lost
+        if queue not in await self.registry.make(name, maker, is_unmade=True):
+            raise Unavailable(f"queue {name} was made anew during the call")
         try:
             return await self._call(verb, queue, *args)
         except FairqError as error:
             if error.code != _UNMADE:
                 raise
-            raise Unavailable(f"queue {queue} was deleted during the call") from None
+            raise Unavailable(f"queue {name} was deleted during the call") from None

@@ -6,6 +6,7 @@ from hashlib import sha256
 
 REGISTRY = "fq:{queues}"  # the prefix of the registry of queues: KEYS[1] of its functions
 QUEUES = REGISTRY + ":names"  # hash: queue name -> when it was made, and by which tenant
+PARTITIONS = REGISTRY + ":partitions"  # hash: queue name -> how many partitions it has, if more than one
 DELETED = "fq:deleted"  # channel: the name of a queue
 AUDIT = "fq:{audit}"  # the prefix of the audit of changes by operators: KEYS[1] of its functions
 TENANTS_AUDIT = "fq:{audit-of-tenants}"  # the same for changes by tenants
@@ -29,9 +30,9 @@ BATCH = "batch "  # a batch is complete
 EVENT = "event "  # there are new events in a tenant's feed
 
 
-def queue_prefix(queue: str) -> str:
-    """Return the prefix of a queue's keys; it contains the hash tag."""
-    return f"fq:{{{queue}/0}}"
+def queue_prefix(place: str) -> str:
+    """Return the prefix of the keys of a queue, or of one of its partitions; it contains the hash tag."""
+    return f"fq:{{{place}}}" if "/" in place else f"fq:{{{place}/0}}"
 
 
 def members_key(queue: str, batch: str) -> str:

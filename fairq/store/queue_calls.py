@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import trio
@@ -19,7 +20,10 @@ from fairq.model.texts import say_moment
 from fairq.store import keys
 from fairq.store.calls import LOOKS, Calls, wall_ms
 from fairq.store.counts import QueueCounts
+from fairq.store.merging import by_name, chained, first, longest, one_history, one_queue, sums
+from fairq.store.partitions import queue_of
 from fairq.store.records import pack_waits, unpack_opening_hours, unpack_slot
+from fairq.store.routes import of_all, of_tenant, of_tenant_or_all, of_tenants, walk
 from fairq.store.rows import event, limits_of, queue_state, settings_of, tenant_states
 
 _ACCOUNTS = 100  # accounts that one call looks at
@@ -33,6 +37,14 @@ class HistoryPage(NamedTuple):
     slots: list[Slot]
 
 
+def _one_history(pages: Sequence[HistoryPage]) -> HistoryPage:
+    return pages[0]._replace(slots=one_history(slot for page in pages for slot in page.slots))
+
+
+def _one_reading(pages: Sequence[tuple[int, list[OpeningHours]]]) -> tuple[int, list[OpeningHours]]:
+    return max(now_ms for now_ms, _ in pages), [hours for _, found in pages for hours in found]
+
+
 @define(eq=False)
 class QueueCalls(Calls):
     """All verbs about queues and tenants."""
@@ -41,15 +53,18 @@ class QueueCalls(Calls):
         """Name all queues."""
         return sorted(await self.registry.read())
 
+    @of_all(one_queue)
     async def queue(self, queue: str) -> QueueState:
         """Read a queue's counts and settings, in O(1)."""
         return queue_state(queue, await self._call("queue_state", queue))
 
+    @of_all(sums)
     async def numbers(self, queue: str) -> dict[str, float]:
         """Read all numbers of a queue's record (QUEUE in lua/KEYS.md), in O(1)."""
         reply = await self._call("queue_state", queue)
         return {reply[i].decode(): float(reply[i + 1]) for i in range(0, len(reply), 2)}
 
+    @of_all(first)
     async def configure(self, queue: str, changes: Mapping[str, str | float], if_version: str = "") -> QueueSettings:
         """Change settings of the queue, atomically; returns the old ones. Raises: StaleVersion."""
         pairs: list[str | int] = ["if_version", if_version] if if_version else []
@@ -57,6 +72,7 @@ class QueueCalls(Calls):
             pairs += (name, stored_setting(name, value))
         return settings_of(await self._put("configure", queue, *pairs))
 
+    @of_tenant_or_all(any)
     async def set_paused(self, queue: str, tenant: str, paused: bool) -> bool:
         """Stop starting tasks of a tenant (empty: of all), or start them again; returns whether it was paused."""
         return bool(await self._put("set_paused", queue, tenant, int(paused)))
@@ -70,7 +86,7 @@ class QueueCalls(Calls):
         tick = Tick(*counts)
         if lost:
             rows = zip(lost[::3], lost[1::3], lost[2::3], strict=True)
-            self.attempts.lost(queue, [(id.decode(), lease, attempt) for id, lease, attempt in rows])
+            self.attempts.lost(queue_of(queue), [(id.decode(), lease, attempt) for id, lease, attempt in rows])
         if tick.reaped + tick.expired > 0:
             self.counts.of(queue).lost += tick.reaped
         return evolve(tick, ahead_ms=tick.now_ms - wall_ms())
@@ -95,6 +111,7 @@ class QueueCalls(Calls):
         """Return the commands of the library that the store's user may not run on a queue's keys."""
         return [name.decode() for name in await self._call("permissions", queue)]
 
+    @of_all(longest)
     async def oldest_wait_ms(self, queue: str, tenants: int) -> int | None:
         """Return the longest time that a tenant's next task has been ready; None if there is no such task.
 
@@ -107,29 +124,41 @@ class QueueCalls(Calls):
         """Read those of the named tenants that exist, or all tenants page by page, sorted by name."""
         if not names:
             return (await self.list_tenants(queue, "", sys.maxsize)).tenants
-        unit, found = await self._unit_of_shares(queue), dict[str, TenantState]()
+        return by_name(await self._tenants(queue, names, await self._unit_of_shares(queue)))
+
+    @of_tenants(chained)
+    async def _tenants(self, queue: str, names: Sequence[str], unit: float) -> list[TenantState]:
+        found: dict[str, TenantState] = {}
         for start in range(0, len(names), LOOKS):
             found |= tenant_states(await self._call("tenants", queue, "0", LOOKS, *names[start : start + LOOKS]), unit)
-        return [found[tenant] for tenant in sorted(found)]
+        return list(found.values())
 
     async def list_tenants(self, queue: str, cursor: str, count: int) -> TenantPage:
         """Read `count` tenants or some more from a cursor on (empty: all), fewer only at the end, sorted by name."""
-        unit, found = await self._unit_of_shares(queue), dict[str, TenantState]()
-        while True:
-            reply = await self._call("tenants", queue, cursor or "0", LOOKS)
-            found |= tenant_states(reply, unit)
-            cursor = "" if reply[0] == b"0" else reply[0].decode()
-            if not cursor or len(found) >= count:
-                return TenantPage([found[tenant] for tenant in sorted(found)], cursor)
+        unit = await self._unit_of_shares(queue)
+
+        async def read(place: str, cursor: str, count: int) -> tuple[list[TenantState], str]:
+            found: dict[str, TenantState] = {}
+            while True:
+                reply = await self._call("tenants", place, cursor, LOOKS)
+                found |= tenant_states(reply, unit)
+                cursor = "" if reply[0] == b"0" else reply[0].decode()
+                if not cursor or len(found) >= count:
+                    return list(found.values()), cursor
+
+        rows, following = await walk(read, await self.registry.places(queue), cursor, count)
+        return TenantPage(by_name(rows), following)
 
     async def _unit_of_shares(self, queue: str) -> float:
         return 1000.0 if (await self.queue(queue)).settings.share == "time" else 1.0
 
+    @of_tenant
     async def set_weight(self, queue: str, tenant: str, weight: float, if_version: str = "") -> float:
         """Set a tenant's weight, which applies to its backlog at once; returns the old weight. Raises: StaleVersion."""
         previous: int = await self._put("set_weight", queue, tenant, max(1, round(weight * 1000)), if_version)
         return previous / 1000
 
+    @of_tenant
     async def drop_tenant(self, queue: str, tenant: str) -> bool:
         """Delete a tenant that has nothing, with its settings and feed; False: there is none. Raises: NotEmpty."""
         outcome, *rest = await self._call("drop_tenant", queue, tenant)
@@ -150,6 +179,7 @@ class QueueCalls(Calls):
         next_cursor, dropped = await self._call("forget_tenants", queue, cursor, _ACCOUNTS, idle_ms, wall_ms())
         return next_cursor.decode(), dropped
 
+    @of_tenant_or_all(first)
     async def set_limits(
         self, queue: str, tenant: str, changes: Mapping[str, float | None], if_version: str = ""
     ) -> Limits:
@@ -162,10 +192,12 @@ class QueueCalls(Calls):
             pairs += (name, -1 if value is None else value)
         return limits_of(await self._put("set_limits", queue, tenant, *pairs))
 
+    @of_tenant_or_all(first)
     async def limits(self, queue: str, tenant: str) -> Limits:
         """Read the limits set for a tenant, or (empty name) for all."""
         return limits_of(await self._call("limits", queue, tenant))
 
+    @of_tenant_or_all(first, attrgetter("tenant"))
     async def set_opening_hours(self, queue: str, hours: OpeningHours, if_version: str = "") -> str | None:
         """Set the opening hours of a tenant, or of the queue (empty text: always open); returns the old text.
 
@@ -176,11 +208,13 @@ class QueueCalls(Calls):
         previous: bytes | None = await self._put("set_opening_hours", queue, hours.tenant, *rest)
         return None if previous is None else previous.decode()
 
+    @of_tenants(_one_reading)
     async def opening_hours(self, queue: str, tenants: Sequence[str] = ()) -> tuple[int, list[OpeningHours]]:
         """Read the store's time, and opening hours: those of `tenants` (empty name: the queue's), or those due."""
         now_ms, *rows = await self._call("opening_hours", queue, *tenants)
         return now_ms, [unpack_opening_hours(*row) for row in rows]
 
+    @of_tenant
     async def events(self, queue: str, tenant: str, after: int, count: int) -> EventPage:
         """Read a tenant's events after an id, in order; after 0, from the oldest one kept.
 
@@ -198,6 +232,7 @@ class QueueCalls(Calls):
             args += (tenant, count.enqueued, count.started, count.failed, pack_waits(count.waits))
         return bool(await self._call("add_history", queue, *args))
 
+    @of_all(_one_history)
     async def history(self, queue: str, step_s: int, last: int, count: int) -> HistoryPage:
         """Read up to `count` intervals that are kept, the last one by number (-1: the newest)."""
         now_ms, share, *slots = await self._call("history", queue, step_s, last, count)

@@ -1,9 +1,9 @@
 """The registry of queues: their names, makers and ends.
 
 A queue is made by the first call that stores something in it; with a quota of 0, by the first one of an operator.
-This server remembers which queues exist, so that it asks the store once. If another server has deleted the queue
-meanwhile, the store refuses the call. An operator deletes a queue or servers remove one that is unused (both:
-lua/operate/delete.lua).
+This server remembers which queues exist, and their places (partitions.py), so that it asks the store once. If another
+server has deleted the queue meanwhile, the store refuses the call. An operator deletes a queue, or servers remove one
+that is unused (both: lua/operate/delete.lua).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fairq.model.suggestions import did_you_mean
 from fairq.store import keys
 from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection
+from fairq.store.partitions import Places, places_of
 
 MAX_KNOWN = 10_000  # queues that are remembered to exist
 OPERATOR, PRODUCER = "", "(producer)"  # makers that are not tenants: their queues count against no quota
@@ -59,40 +60,61 @@ class Registry:
     call: Callable[..., Awaitable[Any]]
     check_data: Callable[[], Awaitable[None]]
     quota: int | None = None
-    known: set[str] = field(factory=set, init=False)
+    known: dict[str, Places] = field(factory=dict, init=False)  # the places of the queues that are known to exist
     offered_at: float = field(default=-math.inf, init=False)  # when a name was last searched for
     _making: dict[str, trio.Lock] = field(factory=dict, init=False)  # of the queues that are being made
 
-    async def make(self, queue: str, maker: str, *, is_unmade: bool = False) -> None:
-        """Make a queue unless it exists; `is_unmade`: the store says that it does not.
+    async def make(self, queue: str, maker: str, *, is_unmade: bool = False, partitions: int = 1) -> Places:
+        """Make a queue unless it exists; returns its places. `is_unmade`: the store says that it does not exist.
 
-        Raises: QuotaExceeded; NotFound where only operators make queues.
+        `partitions`: of a new queue. Raises: QuotaExceeded; NotFound where only operators make queues.
         """
         await in_task()
         lock = self._making.setdefault(queue, trio.Lock())
         try:
             async with lock:  # a queue's calls go on in the order in which they came; other queues do not wait for it
-                await self._make(queue, maker, is_unmade=is_unmade)
+                return await self._make(queue, maker, is_unmade, partitions)
         finally:
             if not lock.locked():  # by a call that waited, either
                 self._making.pop(queue, None)
 
-    async def _make(self, queue: str, maker: str, *, is_unmade: bool) -> None:
-        if queue in self.known:
-            return
-        is_new = not await self.exists(queue)
-        if is_new and self.quota == 0 and maker != OPERATOR:
+    async def _make(self, queue: str, maker: str, is_unmade: bool, partitions: int) -> Places:
+        if places := self.known.get(queue):
+            return places
+        places = await self._read_places(queue)
+        if places is None and self.quota == 0 and maker != OPERATOR:
             offer = await self._offer(queue)
             raise NotFound(f"there is no queue {queue}, and only operators make queues here{offer}", field="queue")
-        if is_new or is_unmade:
+        if places is None or is_unmade:
             await self.check_data()  # an operator may have emptied the store
             tenant = "" if maker == PRODUCER else maker
-            await self._add(queue, tenant, self.quota if tenant else None)
-            await self.call(keys.queue_prefix(queue), "make_queue")
-            await self._add(queue, tenant, None)  # it may have been deleted in between
+            places = await self._add(queue, tenant, self.quota if tenant else None, partitions)
+            for place in places:
+                await self.call(keys.queue_prefix(place), "make_queue")
+            places = await self._add(queue, tenant, None, partitions)  # it may have been deleted in between
+        self._remember(queue, places)
+        return places
+
+    def _remember(self, queue: str, places: Places) -> None:
         if len(self.known) >= MAX_KNOWN:
             self.known.clear()
-        self.known.add(queue)
+        self.known[queue] = places
+
+    async def places(self, queue: str) -> Places:
+        """Name the places of a queue; of one that does not exist, as if it had one partition. Of a place: itself."""
+        if "/" in queue:
+            return (queue,)
+        if places := self.known.get(queue):
+            return places
+        if places := await self._read_places(queue):
+            self._remember(queue, places)
+        return places or (queue,)
+
+    async def _read_places(self, queue: str) -> Places | None:
+        """Read a queue's places from the store; None if it does not exist."""
+        if not await self.connection.call("HEXISTS", keys.QUEUES, queue):
+            return None
+        return places_of(queue, int(await self.connection.call("HGET", keys.PARTITIONS, queue) or 1))
 
     async def _offer(self, queue: str) -> str:
         """Return a question that offers the nearest queue; empty if there is none, or it was just done for another."""
@@ -105,17 +127,19 @@ class Registry:
         """True if there is such a queue; works on a full store."""
         return queue in self.known or bool(await self.connection.call("HEXISTS", keys.QUEUES, queue))
 
-    async def _add(self, queue: str, maker: str, quota: int | None) -> None:
+    async def _add(self, queue: str, maker: str, quota: int | None, partitions: int) -> Places:
         """Add a queue to the registry, or renew its entry, so that a deletion leaves it. Raises: QuotaExceeded."""
+        args = (queue, maker, "" if quota is None else quota, partitions)
         try:
-            await self.call(keys.REGISTRY, "add_queue", queue, maker, "" if quota is None else quota)
+            _, found = await self.call(keys.REGISTRY, "add_queue", *args)
+            return places_of(queue, found)
         except QuotaExceeded:
             message = f"tenant {maker} has reached its limit of {quota} queues: queue {queue} was not made"
             raise QuotaExceeded(message, field="queues") from None
 
     def forget(self, queue: str) -> None:
         """Forget a queue that was deleted."""
-        self.known.discard(queue)
+        self.known.pop(queue, None)
 
     async def entries(self) -> dict[str, bytes]:
         """Return the entries of all queues, as they are stored."""

@@ -19,15 +19,15 @@ from fairq.model.waiting import CLOSED, PAUSED, RATE_LIMITED, REPAIRING
 from fairq.model.webhooks import webhook_in
 from fairq.store.records import unpack_record
 
-_COUNTS = ("ready", "pending", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
-
+COUNTS = ("ready", "pending", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
+FLAGS = ("is_paused", "is_closed", "is_deleting", "is_repairing")
 _DELETING = 2  # a queue's stage: lua/operate/delete.lua
 
 
 def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
     """Read a queue's counts and settings as pairs."""
     values = {reply[i].decode(): int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
-    counts: dict[str, Any] = {name: values[name] for name in _COUNTS}
+    counts: dict[str, Any] = {name: values[name] for name in COUNTS}
     return QueueState(
         queue=queue,
         **counts,

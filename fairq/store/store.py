@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from attrs import define
@@ -13,8 +14,11 @@ from fairq.model.tasks import NewTask
 from fairq.model.webhooks import Webhook, webhook_id
 from fairq.store import keys
 from fairq.store.calls import LOOKS
+from fairq.store.merging import chained, first
+from fairq.store.partitions import place_in
 from fairq.store.queue_calls import QueueCalls
 from fairq.store.records import pack_template, pack_timing, unpack_schedule, unpack_webhook
+from fairq.store.routes import everywhere, of_all, of_task, of_tasks, of_tenant, of_tenant_or_all, walk
 from fairq.store.rows import batch_state
 from fairq.store.task_calls import TaskCalls
 
@@ -46,6 +50,7 @@ class Store(TaskCalls, QueueCalls):
     ids) or StoreRefused. Methods that create tasks, batches, schedules, tokens, queues or notes also raise StoreFull.
     """
 
+    @of_tenant
     async def open_batch(
         self,
         queue: str,
@@ -66,6 +71,7 @@ class Store(TaskCalls, QueueCalls):
         maker = tenant if maker is None else maker
         return bool(await self._put("open_batch", queue, tenant, *args, maker=maker) == b"ok")
 
+    @of_task
     async def close_batch(self, queue: str, id: str, *, cancel: bool = False) -> str:
         """Close a batch to new tasks; returns its old state. Raises: NotFound.
 
@@ -78,16 +84,19 @@ class Store(TaskCalls, QueueCalls):
             previous = await self.replicas.having(keys.queue_prefix(queue), lambda _: self._call(*args))
         return previous.decode()
 
+    @of_tasks()
     async def batches(self, queue: str, ids: Sequence[str]) -> list[BatchState | None]:
         """Read the states of batches; None for unknown ones."""
         rows = await self._call_in_parts("batches", queue, ids, size=LOOKS)
         return [batch_state(id, row) for id, row in zip(ids, rows, strict=True)]
 
+    @of_task
     async def first_of_batch(self, queue: str, id: str) -> str | None:
         """Read which of a batch's tasks that have not ended was added first."""
         found = await self.connection.call("ZRANGE", keys.members_key(queue, id), 0, 0)
         return found[0].decode() if found else None
 
+    @of_task
     async def batch_results(
         self, queue: str, task: str, lease: int, cursor: str | None
     ) -> tuple[list[tuple[str, bytes | None]], str | None]:
@@ -104,11 +113,17 @@ class Store(TaskCalls, QueueCalls):
         self, queue: str, tenant: str | None, state: str | None, cursor: str, count: int
     ) -> BatchPage:
         """Read about `count` batches (None: of any tenant, in any state) from a cursor on (empty: all), in no order."""
-        reply = await self._call("list_batches", queue, tenant or "", state or "", cursor or "0", count)
-        rows = ((id.decode(), row) for id, row in zip(reply[1::2], reply[2::2], strict=True))
-        states = [each for id, row in rows if (each := batch_state(id, row))]
-        return BatchPage(states, "" if reply[0] == b"0" else reply[0].decode())
 
+        async def read(place: str, cursor: str, count: int) -> tuple[list[BatchState], str]:
+            reply = await self._call("list_batches", place, tenant or "", state or "", cursor, count)
+            rows = ((id.decode(), row) for id, row in zip(reply[1::2], reply[2::2], strict=True))
+            found = [each for id, row in rows if (each := batch_state(id, row))]
+            return found, "" if reply[0] == b"0" else reply[0].decode()
+
+        places = await self.registry.places(queue)
+        return BatchPage(*await walk(read, (place_in(places, tenant),) if tenant else places, cursor, count))
+
+    @of_tenant
     async def schedule(
         self,
         queue: str,
@@ -132,15 +147,18 @@ class Store(TaskCalls, QueueCalls):
         outcome, next_at = await self._put("schedule", queue, tenant, name, *rest, maker=maker)
         return outcome.decode(), next_at
 
+    @of_tenant
     async def unschedule(self, queue: str, tenant: str, name: str, app: str = "") -> str:
         """Delete a schedule: `ok` or `gone`; for an `app`, `kept` while one of its workers still declares it."""
         outcome: bytes = await self._call("unschedule", queue, tenant, name, app)
         return outcome.decode()
 
+    @of_all(chained)
     async def declared(self, queue: str, app: str) -> list[str]:
         """Name the schedules that an app has declared, by tenant and name."""
         return [field.decode() for field in await self._call("declared", queue, app)]
 
+    @of_tenant_or_all(first, attrgetter("state.tenant"))
     async def pause_schedule(self, queue: str, schedule: Schedule, next_at_ms: int | None) -> bool:
         """Stop a schedule from firing (None), or let it fire again; returns False if it has changed meanwhile."""
         args = (schedule.state.tenant, schedule.state.name, schedule.revision, "" if next_at_ms is None else next_at_ms)
@@ -161,7 +179,17 @@ class Store(TaskCalls, QueueCalls):
         self, queue: str, tenant: str = "", name: str = "", *, offset: int = 0, count: int = 100
     ) -> tuple[int, list[Schedule]]:
         """Read the store's time, and a tenant's schedules, one of them, or a page of all, the next to fire first."""
-        now_ms, *rows = await self._call("schedules", queue, tenant, name, offset, count)
+        places = await self.registry.places(queue)
+        if len(places) > 1 and not tenant:
+            pages = await everywhere(Store._schedules, self, places, "", "", 0, offset + count)
+            found = sorted(chained([page for _, page in pages]), key=attrgetter("state.next_at_ms"))
+            return pages[0][0], found[offset : offset + count]
+        return await self._schedules(place_in(places, tenant), tenant, name, offset, count)
+
+    async def _schedules(
+        self, place: str, tenant: str, name: str, offset: int, count: int
+    ) -> tuple[int, list[Schedule]]:
+        now_ms, *rows = await self._call("schedules", place, tenant, name, offset, count)
         return now_ms, [Schedule(row[1], unpack_schedule(row)) for row in rows]
 
     async def due_schedules(self, queue: str, skipped: Iterable[str] = ()) -> tuple[int, int, list[Schedule]]:
@@ -169,21 +197,25 @@ class Store(TaskCalls, QueueCalls):
         now_ms, next_ms, *rows = await self._call("due_schedules", queue, 100, *skipped)
         return now_ms, next_ms, [Schedule(row[1], unpack_schedule(row)) for row in rows]
 
+    @of_all(first)
     async def add_webhook(self, queue: str, url: str, name: str, *, has_fan_out: bool, secrets: Sequence[str]) -> str:
         """Register a webhook, or change the one with this URL and name; returns `created`, `changed` or `same`."""
         args = (webhook_id(url, name), url, name, int(has_fan_out), " ".join(secrets))
         outcome: bytes = await self._put("add_webhook", queue, *args)
         return outcome.decode()
 
+    @of_all(first)
     async def remove_webhook(self, queue: str, id: str) -> bool:
         """Forget a webhook; returns whether there was one."""
         return bool(await self._call("remove_webhook", queue, id) == b"ok")
 
+    @of_all(first)
     async def pause_webhook(self, queue: str, id: str, *, is_paused: bool) -> bool | None:
         """Pause or resume a webhook; returns whether it was paused, None if it does not exist."""
         previous = await self._call("pause_webhook", queue, id, int(is_paused))
         return None if previous < 0 else bool(previous)
 
+    @of_all(first)
     async def webhooks(self, queue: str) -> list[Webhook]:
         """Read all webhooks of a queue, the oldest first."""
         flat = await self._call("webhooks", queue)

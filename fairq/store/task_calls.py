@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -22,7 +22,10 @@ from fairq.model.webhooks import webhook_in
 from fairq.store import keys
 from fairq.store.calls import LOOKS, Calls, wall_ms
 from fairq.store.covered import Covered
+from fairq.store.merging import one_walk
+from fairq.store.partitions import place_in, queue_of
 from fairq.store.records import CLAIM_HEAD, pack_options, unpack_blocked_intervals, unpack_leases, unpack_record
+from fairq.store.routes import everywhere, of_task, of_tasks, of_tenant
 from fairq.store.rows import dead_letter, task_state
 
 _PROGRESS_MS = 3_600_000
@@ -75,6 +78,7 @@ class Claim(NamedTuple):
 class TaskCalls(Calls):
     """All verbs about tasks."""
 
+    @of_tenant
     async def enqueue(
         self,
         queue: str,
@@ -128,9 +132,10 @@ class TaskCalls(Calls):
 
     def claimed(self, queue: str, claim: Claim) -> None:
         """Note the attempts that a claim begins, and count them."""
-        self.attempts.claimed(queue, claim.now_ms, claim.lease_ms, claim.leases)
+        self.attempts.claimed(queue_of(queue), claim.now_ms, claim.lease_ms, claim.leases)
         self.counts.claimed(queue, claim.now_ms, claim.leases)
 
+    @of_tasks(attrgetter("id"))
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.
 
@@ -170,9 +175,10 @@ class TaskCalls(Calls):
             at_once = len(reply)
 
     def _settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[str]) -> None:
-        self.attempts.settled(queue, settlements, outcomes)
+        self.attempts.settled(queue_of(queue), settlements, outcomes)
         self.counts.settled(queue, settlements, outcomes)
 
+    @of_tasks(itemgetter(0))
     async def are_leased(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[bool]:
         """Return which of up to 500 leases (id, number) are open."""
         rows = await self._call_in_parts("tasks", queue, [id for id, _ in leases], size=LOOKS)
@@ -194,9 +200,9 @@ class TaskCalls(Calls):
 
     async def cancel(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Cancel up to 500 tasks: `ok`, `running` (their workers are asked to stop) or `gone`."""
-        self.counts.of(queue)
-        return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids, "")]
+        return await self._cancel(queue, ids, "")
 
+    @of_tenant
     async def waiting_tasks(self, queue: str, tenant: str, which: WaitingFilter, cursor: str = "") -> WaitingPage:
         """Find waiting tasks of a tenant that match, from a cursor on: about 250 are looked at."""
         args = (tenant, cursor, which.older_than_ms, which.error or "")
@@ -205,10 +211,14 @@ class TaskCalls(Calls):
 
     async def cancel_waiting(self, queue: str, ids: Sequence[str]) -> int:
         """Cancel the waiting ones of up to CHANGES tasks; returns how many."""
-        self.counts.of(queue)
-        outcomes: list[bytes] = await self._call_in_parts("cancel", queue, ids, "waiting")
-        return outcomes.count(b"ok")
+        return (await self._cancel(queue, ids, "waiting")).count("ok")
 
+    @of_tasks()
+    async def _cancel(self, queue: str, ids: Sequence[str], which: str) -> list[Outcome]:
+        self.counts.of(queue)
+        return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids, which)]
+
+    @of_tasks()
     async def reschedule(
         self, queue: str, ids: Sequence[str], *, delay_ms: int = 0, start_at_ms: int = 0
     ) -> list[Outcome]:
@@ -216,6 +226,7 @@ class TaskCalls(Calls):
         outcomes = await self._call_in_parts("reschedule", queue, ids, delay_ms, start_at_ms)
         return [outcome.decode() for outcome in outcomes]
 
+    @of_tenant
     async def peek(self, queue: str, tenant: str, count: int, *, brief: bool = False) -> list[WaitingTask]:
         """Read a tenant's next ready tasks, in the order in which they will be served; `brief`: without payloads."""
         reply = await self._call("peek", queue, tenant, count, "brief" if brief else "")
@@ -231,6 +242,7 @@ class TaskCalls(Calls):
         """Read the states of up to 500 tasks."""
         return [state for state, _ in await self.tasks_and_leases(queue, ids)]
 
+    @of_tasks()
     async def tasks_and_leases(self, queue: str, ids: Sequence[str]) -> list[tuple[TaskState, int]]:
         """Read the states of up to 500 tasks, each with the number of its lease, or 0."""
         rows = await self._call_in_parts("tasks", queue, ids, size=LOOKS)
@@ -244,6 +256,7 @@ class TaskCalls(Calls):
                     states[i] = evolve(states[i], progress=fraction, progress_text=text)
         return [(state, row[-1]) for state, row in zip(states, rows, strict=True)]
 
+    @of_task
     async def why(self, queue: str, id: str) -> Waiting:
         """Read the facts that explain why a task waits."""
         now_ms, row, *pairs = await self._call("why", queue, id)
@@ -251,6 +264,7 @@ class TaskCalls(Calls):
         facts = {name.decode(): float(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         return Waiting(now_ms, state.state, state.attempt, state.at_ms, Facts(**facts) if facts else None)
 
+    @of_task
     async def write_progress(self, queue: str, id: str, lease: int, fraction: float, text: str) -> None:
         """Write a leased task's progress; it is ignored once the task has another lease."""
         value = orjson.dumps([lease, fraction, text])
@@ -260,6 +274,7 @@ class TaskCalls(Calls):
         """Delete the progress of tasks that are no longer leased."""
         await self.connection.call("DEL", *(keys.progress_key(queue, id) for id in ids))
 
+    @of_tasks()
     async def results(self, queue: str, ids: Sequence[str]) -> list[bytes | None]:
         """Read the results that are kept, as JSON text; of the first ids only if results are long (a page of 1 MiB).
 
@@ -272,21 +287,31 @@ class TaskCalls(Calls):
         self, queue: str, which: DeadFilter | None = None, cursor: str = "", count: int = 100, *, brief: bool = False
     ) -> DeadPage:
         """List dead letters that match, from a cursor on; `brief` leaves out the fields of the task's record."""
-        tenant, reason, error, older, younger = astuple(which or DeadFilter())
-        mode = "brief" if brief else ""
+        which = which or DeadFilter()
+        places = await self.registry.places(queue)
+        if which.tenant:
+            places = (place_in(places, which.tenant),)
+        pages = await everywhere(TaskCalls._dead, self, places, which, cursor, count, "brief" if brief else "")
+        return pages[0] if len(pages) == 1 else one_walk(pages, count)
+
+    async def _dead(self, place: str, which: DeadFilter, cursor: str, count: int, mode: str) -> DeadPage:
+        tenant, reason, error, older, younger = astuple(which)
         args = (tenant or "", cursor, count, reason or "", error or "", older, younger or 0, mode)
-        reply = await self._call("dead", queue, *args)
+        reply = await self._call("dead", place, *args)
         return DeadPage([dead_letter(row) for row in reply[2:]], reply[0].decode(), reply[1])
 
+    @of_task
     async def dead_letter(self, queue: str, id: str, *, brief: bool = False) -> DeadLetter | None:
         """Read one dead letter; `brief` leaves out the fields of the task's record, but for the traceback."""
         row = await self._call("dead_letter", queue, id, "brief" if brief else "")
         return dead_letter(row) if row else None
 
+    @of_tasks()
     async def replay(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Give up to 500 dead letters a fresh set of attempts: `ok`, `gone`, or `batch_gone` (as `ok`)."""
         return [outcome.decode() for outcome in await self._call_in_parts("replay", queue, ids)]
 
+    @of_tasks()
     async def purge(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Delete up to 500 dead letters: `ok` or `gone`."""
         return [outcome.decode() for outcome in await self._call_in_parts("purge", queue, ids)]

@@ -1,6 +1,7 @@
 -- needs: calls
 --
--- The registry of queues: their names, makers and times of creation. Its prefix is not a queue's but `fq:{queues}`.
+-- The registry of queues: their names, makers, times of creation, and numbers of partitions if they have more than one.
+-- Its prefix is not a queue's but `fq:{queues}`.
 --
 -- A tenant makes a queue by being the first to store something in it, and may make a limited number: `makers` counts
 -- them. Queues made by operators count against no quota.
@@ -10,6 +11,7 @@
 -- removed entry.
 
 local MAX_QUOTA = 1000000
+local MAX_PARTITIONS = 64
 
 local function open_registry(keys, args)
   local call = {prefix = keys[1] .. ':', random_values = args[2]}
@@ -19,18 +21,21 @@ end
 
 -- add_queue(keys, argv): register a queue.
 --   argv  3 queue  4 maker (a tenant; empty: an operator)  5 how many queues it may have made (empty: any number)
---   out   "ok" | "known" (by its maker until now). Refused with `quota_exceeded queues` where the maker has made as
---         many already. The entry gets a new time in any case: a `remove_queue` with an earlier entry leaves it.
+--         6 partitions of a new queue (missing: one)
+--   out   {"ok" | "known" (by its maker until now), how many partitions it has}. Refused with `quota_exceeded queues`
+--         where the maker has made as many already. The entry gets a new time in any case: a `remove_queue` with an
+--         earlier entry leaves it.
 function writes.add_queue(keys, args)
   local call, queue, maker = open_registry(keys, args), args[3], args[4]
   local quota = args[5] == '' and math.huge or check_whole(args[5], 'quota', 0, MAX_QUOTA)
   if maker ~= '' then check_tenant(maker) end
+  local partitions = check_whole(args[6] or 1, 'partitions', 1, MAX_PARTITIONS)
   if #queue > 63 or not queue:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'queue') end
   local entry = redis.call('HGET', call.prefix .. 'names', queue)
   if entry then
     local made_at, by = entry:match('^(%d+)( .*)$')
     redis.call('HSET', call.prefix .. 'names', queue, text(math.max(call.now, tonumber(made_at) + 1)) .. by)
-    return 'known'
+    return {'known', tonumber(redis.call('HGET', call.prefix .. 'partitions', queue) or 1)}
   end
   if maker ~= '' then
     local made = tonumber(redis.call('HGET', call.prefix .. 'makers', maker) or 0)
@@ -39,7 +44,8 @@ function writes.add_queue(keys, args)
   end
   local removed_ms = tonumber(redis.call('GET', call.prefix .. 'removed_ms') or 0)
   redis.call('HSET', call.prefix .. 'names', queue, text(math.max(call.now, removed_ms + 1)) .. ' ' .. maker)
-  return 'ok'
+  if partitions > 1 then redis.call('HSET', call.prefix .. 'partitions', queue, partitions) end
+  return {'ok', partitions}
 end
 
 -- remove_queue(keys, argv): remove a queue from the registry and from its maker's count.
@@ -53,6 +59,7 @@ function drains.remove_queue(keys, args)
     redis.call('SET', call.prefix .. 'removed_ms', made_ms)
   end
   redis.call('HDEL', call.prefix .. 'names', args[3])
+  redis.call('HDEL', call.prefix .. 'partitions', args[3])
   if maker ~= '' and redis.call('HINCRBY', call.prefix .. 'makers', maker, -1) <= 0 then
     redis.call('HDEL', call.prefix .. 'makers', maker)
   end

@@ -214,8 +214,9 @@ class Registry(Queue):
 
     def add(self, queue: str, maker: str = "", quota: object = "") -> str:
         """Note that a queue is made."""
-        word: bytes = self.call("add_queue", queue, maker, quota)
-        return word.decode()
+        word, partitions = self.call("add_queue", queue, maker, quota)
+        assert partitions == 1
+        return str(word, "utf-8")
 
     def entry(self, queue: str) -> bytes:
         entry = self.client.hget(self.key("names"), queue) or b""
@@ -267,7 +268,7 @@ def test_a_queue_that_was_made_anew_stays(registry: Registry, by_ms: int) -> Non
 def test_an_entry_that_was_renewed_stays(registry: Registry) -> None:
     registry.add("q", "ada", 1)
     entry = registry.entry("q")
-    assert registry.call("add_queue", "q", "bob", 0) == b"known"
+    assert registry.add("q", "bob", 0) == "known"
     assert registry.entry("q") == f"{registry.now + 1} ada".encode(), "it still counts for its maker"
     assert registry.remove("q", entry) == "gone"
     assert registry.remove("q", registry.entry("q")) == "ok"

@@ -34,7 +34,7 @@ async def test_a_queue_that_was_deleted_unheard_is_made_anew(served: Served, ada
     (task,) = await worker.pushed()
     async with raw(served, OPERATOR) as operator:
         await operator.ask("delete_queue", queue="q", purge=True)
-    served.app.store.registry.known.add("q")
+    served.app.store.registry.known["q"] = ("q",)
     assert await worker.settle("q", "ack", task) == ["gone"]
     assert await ada.enqueue("q", ["b"]) == ["ok"]
     assert (await worker.pushed())[0]["id"] == "b"

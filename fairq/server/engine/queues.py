@@ -101,7 +101,7 @@ class Queues:
         if queue not in self.long_polls:
             if not await self.store.registry.exists(queue):
                 unmade = self._unmade[whose]
-                unmade -= self.store.registry.known
+                unmade.difference_update(self.store.registry.known)
                 if len(unmade) >= MAX_UNMADE and queue not in unmade:
                     return LongPolls()
                 unmade.add(queue)

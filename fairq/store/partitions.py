@@ -1,0 +1,46 @@
+"""Where the tenants of a queue live: in one of its partitions, each of which is a fair queue of its own in the store.
+
+Most queues have one partition, and live on one primary. A queue with P of them has P *places*, and each tenant lives in
+one, by a hash of its name: so all promises about one tenant hold unchanged, and no tenant ever moves by our hand. P is
+chosen when the queue is made. Capacity grows as primaries are added, and Valkey Cluster moves slots to them.
+
+A place is named `<queue>/<P>.<tag>`; that of a queue with one partition has the queue's name. The tags are chosen so
+that the n-th place falls into the n-th P-th of a cluster's slots: 12 places over three primaries are 4, 4 and 4. P is
+part of the name, so a server that believes in another P touches no key of this queue.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import count
+from zlib import crc32
+
+from redis.crc import key_slot
+
+from fairq.store.topology import SLOTS
+
+MAX_PARTITIONS = 64
+Places = tuple[str, ...]
+
+
+@lru_cache(1_000)
+def places_of(queue: str, partitions: int) -> Places:
+    """Name the places of a queue with so many partitions."""
+    if partitions == 1:
+        return (queue,)
+    found = (f"{queue}/{partitions}.{tag}" for tag in count())
+    by_part: dict[int, str] = {}
+    while len(by_part) < partitions:
+        place = next(found)
+        by_part.setdefault(key_slot(place.encode()) * partitions // SLOTS, place)
+    return tuple(by_part[part] for part in range(partitions))
+
+
+def place_in(places: Places, tenant: str) -> str:
+    """Return the place of a tenant."""
+    return places[0] if len(places) == 1 else places[crc32(tenant.encode()) % len(places)]
+
+
+def queue_of(place: str) -> str:
+    """Return the queue that has a place."""
+    return place.partition("/")[0]

@@ -1,0 +1,140 @@
+"""Which places of a queue a verb of the store works on: the place of a tenant, those of some tasks, or all.
+
+A method of the store is written for one place, and marked with its route. Callers name the queue; those that work on
+one place (a dispatcher, the ticker) name that. A queue with one partition costs one look into a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial, wraps
+from itertools import takewhile
+from typing import Any, TypeVar, cast
+
+from fairq.io.scopes import run_all
+from fairq.model.checks import owner_of
+from fairq.store.partitions import Places, place_in
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+Route = Callable[..., Awaitable[Any]]  # (verb, store, places, *arguments of the verb)
+
+
+def _by(route: Route) -> Callable[[Verb], Verb]:
+    """Mark a verb with its route."""
+
+    def mark(verb: Verb) -> Verb:
+        async def find(store: Any, queue: str, *args: Any, **options: Any) -> Any:
+            places: Places = await store.registry.places(queue)
+            if len(places) == 1:
+                return await verb(store, places[0], *args, **options)
+            return await route(verb, store, places, *args, **options)
+
+        @wraps(verb)
+        def routed(store: Any, queue: str, *args: Any, **options: Any) -> Any:
+            if (places := store.registry.known.get(queue)) and len(places) == 1:
+                return verb(store, queue, *args, **options)
+            return find(store, queue, *args, **options)
+
+        return cast(Verb, routed)
+
+    return mark
+
+
+async def everywhere(verb: Route, store: Any, places: Places, *args: Any, **options: Any) -> list[Any]:
+    """Call a verb for each of some places side by side; returns the answers in order. Raises: the first error."""
+    answers: dict[str, Any] = {}
+
+    async def call(place: str) -> None:
+        answers[place] = await verb(store, place, *args, **options)
+
+    await run_all(*(partial(call, place) for place in places))
+    return [answers[place] for place in places]
+
+
+async def _of_tenant(verb: Route, store: Any, places: Places, tenant: str, *args: Any, **options: Any) -> Any:
+    return await verb(store, place_in(places, tenant), tenant, *args, **options)
+
+
+async def _of_task(verb: Route, store: Any, places: Places, id: str, *args: Any, **options: Any) -> Any:
+    return await verb(store, place_in(places, owner_of(id)), id, *args, **options)
+
+
+of_tenant: Callable[[Verb], Verb] = _by(_of_tenant)  # verb(queue, tenant, ...)
+of_task: Callable[[Verb], Verb] = _by(_of_task)  # verb(queue, id, ...): the id of a task or batch
+
+
+def of_tasks(id_of: Callable[[Any], str] = str) -> Callable[[Verb], Verb]:
+    """Mark a verb as one of some tasks: verb(queue, tasks, ...), which answers for each, or for the first ones."""
+
+    async def route(verb: Route, store: Any, places: Places, tasks: Sequence[Any], *args: Any, **options: Any) -> Any:
+        numbers: dict[str, list[int]] = {}
+        for n, task in enumerate(tasks):
+            numbers.setdefault(place_in(places, owner_of(id_of(task))), []).append(n)
+        answers: dict[int, Any] = {}
+
+        async def call(place: str) -> None:
+            some = [tasks[n] for n in numbers[place]]
+            answers.update(zip(numbers[place], await verb(store, place, some, *args, **options), strict=False))
+
+        await run_all(*(partial(call, place) for place in numbers))
+        return [answers[n] for n in takewhile(answers.__contains__, range(len(tasks)))]
+
+    return _by(route)
+
+
+def of_all(join: Callable[[list[Any]], Any]) -> Callable[[Verb], Verb]:
+    """Mark a verb as one of the whole queue: verb(queue, ...), whose answers are joined."""
+
+    async def route(verb: Route, store: Any, places: Places, *args: Any, **options: Any) -> Any:
+        return join(await everywhere(verb, store, places, *args, **options))
+
+    return _by(route)
+
+
+def of_tenant_or_all(join: Callable[[list[Any]], Any], tenant_of: Callable[[Any], str] = str) -> Callable[[Verb], Verb]:
+    """Mark a verb as one of a tenant, which its first argument names, or if that is empty of the whole queue."""
+
+    async def route(verb: Route, store: Any, places: Places, whose: Any = "", *args: Any, **options: Any) -> Any:
+        if tenant := tenant_of(whose):
+            return await verb(store, place_in(places, tenant), whose, *args, **options)
+        return join(await everywhere(verb, store, places, whose, *args, **options))
+
+    return _by(route)
+
+
+def of_tenants(join: Callable[[list[Any]], Any]) -> Callable[[Verb], Verb]:
+    """Mark a verb as one of some tenants: verb(queue, tenants), or without any of the whole queue."""
+
+    async def route(verb: Route, store: Any, places: Places, tenants: Sequence[str] = (), *args: Any) -> Any:
+        if not tenants:
+            return join(await everywhere(verb, store, places))
+        named: dict[str, list[str]] = {}
+        for tenant in tenants:
+            named.setdefault(place_in(places, tenant), []).append(tenant)
+        answers: list[Any] = []
+
+        async def call(place: str) -> None:
+            answers.append(await verb(store, place, named[place], *args))
+
+        await run_all(*(partial(call, place) for place in named))
+        return join(answers)
+
+    return _by(route)
+
+
+async def walk(
+    read: Callable[[str, str, int], Awaitable[tuple[list[Any], str]]], places: Places, cursor: str, count: int
+) -> tuple[list[Any], str]:
+    """Read about `count` rows from a cursor on, place after place; returns them, and where to go on (empty: the end).
+
+    `read(place, cursor, count)` does the same in one place; its cursors are numbers, and empty at the end.
+    """
+    inner, at = divmod(int(cursor or 0), len(places))
+    rows: list[Any] = []
+    while at < len(places) and len(rows) < count:
+        some, following = await read(places[at], str(inner), count - len(rows))
+        rows += some
+        inner, at = int(following or 0), at if following else at + 1
+        if following:
+            break
+    return rows, "" if at == len(places) else str(inner * len(places) + at)

@@ -1,0 +1,232 @@
+"""Queues with partitions: where tenants live, and that such a queue answers as one with one partition does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from fairq.model.checks import owner_of
+from fairq.model.dead_letters import DeadFilter
+from fairq.model.limits import OpeningHours
+from fairq.model.schedules import Timing
+from fairq.model.tasks import NewTask, Settlement
+from fairq.store import keys
+from fairq.store.partitions import MAX_PARTITIONS, place_in, places_of, queue_of
+from fairq.store.store import Store
+from fairq.store.topology import SLOTS
+
+TENANTS = [f"t{n}" for n in range(9)]
+HOURLY = Timing(every_ms=3_600_000)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 12, MAX_PARTITIONS])
+def test_the_places_of_a_queue_are_spread_over_the_slots(partitions: int) -> None:
+    places = places_of("emails", partitions)
+    assert {queue_of(place) for place in places} == {"emails"}
+    if partitions > 1:  # one anywhere
+        slots = [key_slot(keys.queue_prefix(place).encode()) for place in places]
+        assert [slot * partitions // SLOTS for slot in slots] == list(range(partitions))
+
+
+def test_tenants_are_spread_over_the_places() -> None:
+    places = places_of("emails", 12)
+    tenants = Counter(place_in(places, f"customer-{n}") for n in range(12_000))
+    assert set(tenants) == set(places)
+    assert max(tenants.values()) < 1.1 * 1_000 < 1.2 * min(tenants.values())
+
+
+def test_queues_with_other_numbers_of_partitions_share_no_place() -> None:
+    known = [place for partitions in (1, 6, 12, 64) for place in places_of("emails", partitions)]
+    assert len(set(known)) == 1 + 6 + 12 + 64
+
+
+class Pair:
+    """The same calls of two queues, one of which has partitions; the answers must be the same."""
+
+    def __init__(self, store: Store, seed: int) -> None:
+        self.store, self.random = store, random.Random(seed)
+        self.ids: list[str] = []
+        self.leases: dict[str, dict[str, int]] = {"one": {}, "many": {}}
+
+    async def same(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        """Call for both, `call(queue, *args)`, and compare."""
+        one, many = await call("one", *args), await call("many", *args)
+        assert many == one
+        return one
+
+    def some(self, count: int = 5) -> list[str]:
+        """Choose some tasks, known ones mostly."""
+        return [
+            self.random.choice([*self.ids, "t0/unknown", "t1/unknown"]) for _ in range(self.random.randrange(count))
+        ]
+
+    async def step(self) -> None:
+        """Make a call."""
+        await self.random.choice([self.enqueue, self.claim, self.settle, self.change, self.set, self.read])()
+
+    async def enqueue(self) -> None:
+        tenant = self.random.choice(TENANTS)
+        options: dict[str, Any] = self.random.choice([{}, {"delay_ms": 60_000}, {"name": "n"}])
+        ids = [f"{tenant}/x{len(self.ids) + n}" for n in range(self.random.randrange(1, 4))]
+        tasks = [NewTask(id, b"1", **options) for id in ids]
+        await self.same(self.store.enqueue, tenant, tasks)
+        self.ids += ids
+
+    async def claim(self) -> None:
+        async def claim_all(queue: str) -> dict[str, int]:
+            places = await self.store.registry.places(queue)
+            claims = [await self.store.claim(place, "w", 150) for place in places]
+            self.leases[queue] |= {lease.id: lease.lease for claim in claims for lease in claim.leases}
+            return {lease.id: lease.attempt for claim in claims for lease in claim.leases}
+
+        await self.same(claim_all)
+
+    async def settle(self) -> None:
+        chosen = [id for id in self.some(9) if id in self.leases["one"]]
+        action: Any = self.random.choice(["ack", "nack", "reject", "release", "extend"])
+        if chosen := list(dict.fromkeys(chosen)):
+            of = self.leases
+            await self.same(
+                lambda queue: self.store.settle(queue, [Settlement(action, id, of[queue][id]) for id in chosen])
+            )
+
+    async def change(self) -> None:
+        ids = list(dict.fromkeys(self.some()))
+        call = self.random.choice([self.store.cancel, self.store.replay, self.store.purge, self.store.reschedule])
+        if ids:
+            await self.same(call, ids)
+
+    async def set(self) -> None:
+        store, tenant = self.store, self.random.choice([*TENANTS, ""])
+        name, weight, is_paused = (
+            f"s{self.random.randrange(3)}",
+            self.random.randrange(1, 9),
+            self.random.random() < 0.3,
+        )
+        calls: list[tuple[Any, ...]] = [
+            (store.set_limits, tenant, {"max_running": weight}),
+            (store.set_paused, tenant, is_paused),
+            (store.configure, {"max_attempts": weight}),
+            (store.set_opening_hours, OpeningHours(tenant, "", True, 0)),
+        ]
+        if tenant:
+            calls += [
+                (store.set_weight, tenant, weight),
+                (store.open_batch, tenant, f"{tenant}/{name}", 0, [b"", b"", b""]),
+                (store.schedule, tenant, name, HOURLY, 10**13, "skip", NewTask("", b"1")),
+                (store.unschedule, tenant, name),
+            ]
+        await self.same(*self.random.choice(calls))
+
+    async def read(self) -> None:
+        """Compare all that can be read."""
+        store, ids = self.store, ["t0/first", *self.some(20)]
+        await self.same(partial(_counts, store))
+        await self.same(partial(_states, store), ids)
+        await self.same(store.results, ids[:1])
+        for tenant in [*TENANTS, ""]:
+            await self.same(store.limits, tenant)
+        await self.same(partial(_tenants, store))
+        await self.same(partial(_walked_tenants, store))
+        await self.same(partial(_dead, store))
+        await self.same(partial(_batches, store))
+        await self.same(partial(_schedules, store))
+        await self.same(partial(_peeked, store))
+
+
+async def _counts(store: Store, queue: str) -> Any:
+    state = await store.queue(queue)
+    numbers = await store.numbers(queue)
+    return (
+        state.settings,
+        state.ready,
+        state.delayed,
+        state.leased,
+        state.dead,
+        state.done,
+        state.is_paused,
+        set(numbers),
+    )
+
+
+async def _states(store: Store, queue: str, ids: list[str]) -> Any:
+    states = [(each.id, each.state, each.attempt) for each in await store.tasks(queue, ids)]
+    return states, [(await store.why(queue, id)).state for id in ids]
+
+
+async def _tenants(store: Store, queue: str) -> Any:
+    named = await store.tenants(queue, TENANTS[::2])
+    every = await store.tenants(queue)
+    return [
+        [(each.tenant, each.weight, each.ready, each.leased, each.is_paused) for each in rows]
+        for rows in (named, every)
+    ]
+
+
+async def _walked_tenants(store: Store, queue: str) -> Any:
+    cursor, found = "", list[str]()
+    while True:
+        page = await store.list_tenants(queue, cursor, 1)
+        found += [each.tenant for each in page.tenants]
+        if not (cursor := page.cursor):
+            return sorted(found)
+
+
+async def _dead(store: Store, queue: str) -> Any:
+    found = []
+    for tenant in (None, "t0", "t1"):
+        cursor, letters = "", list[Any]()
+        while True:
+            page = await store.dead(queue, DeadFilter(tenant=tenant), cursor, 2)
+            letters += page.letters
+            if not (cursor := page.cursor):
+                break
+        assert [(each.died_at_ms, each.id) for each in letters] == sorted(
+            (each.died_at_ms, each.id) for each in letters
+        )
+        found.append(sorted((each.id, each.reason, each.attempts) for each in letters))
+    return found
+
+
+async def _batches(store: Store, queue: str) -> Any:
+    found = []
+    for tenant in (None, "t0"):
+        cursor, batches = "", list[Any]()
+        while True:
+            page = await store.list_batches(queue, tenant, None, cursor, 1)
+            batches += page.batches
+            if not (cursor := page.cursor):
+                break
+        found.append(sorted(each.id for each in batches))
+    return found, [each and each.id for each in await store.batches(queue, [f"{t}/s0" for t in TENANTS])]
+
+
+async def _schedules(store: Store, queue: str) -> Any:
+    _, every = await store.schedules(queue)
+    _, of_one = await store.schedules(queue, "t0")
+    pages = [(await store.schedules(queue, offset=n, count=2))[1] for n in range(0, len(every), 2)]
+    assert [each.field for page in pages for each in page] == [each.field for each in every]
+    return sorted(each.field for each in every), sorted(each.field for each in of_one)
+
+
+async def _peeked(store: Store, queue: str) -> Any:
+    return [[task.id for task in await store.peek(queue, tenant, 100)] for tenant in TENANTS]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_queue_with_partitions_answers_like_one_without(store: Store, seed: int) -> None:
+    assert len(await store.registry.make("many", "", partitions=5)) == 5
+    pair = Pair(store, seed)
+    for tenant in TENANTS:
+        await pair.same(store.enqueue, tenant, [NewTask(f"{tenant}/first", b"1")])
+        pair.ids.append(f"{tenant}/first")
+    for _ in range(150):
+        await pair.step()
+    await pair.read()
+    assert len({place_in(await store.registry.places("many"), owner_of(id)) for id in pair.ids}) > 2
