@@ -41,6 +41,11 @@ def place_in(places: Places, tenant: str) -> str:
     return places[0] if len(places) == 1 else places[crc32(tenant.encode()) % len(places)]
 
 
+def is_partition(place: str) -> bool:
+    """True if a place is one of several."""
+    return "/" in place
+
+
 def queue_of(place: str) -> str:
     """Return the queue that has a place."""
     return place.partition("/")[0]

@@ -61,6 +61,7 @@ class Registry:
     check_data: Callable[[], Awaitable[None]]
     quota: int | None = None
     known: dict[str, Places] = field(factory=dict, init=False)  # the places of the queues that are known to exist
+    on_places: Callable[[str, Places], None] = field(default=lambda _queue, _places: None, init=False)  # when learned
     offered_at: float = field(default=-math.inf, init=False)  # when a name was last searched for
     _making: dict[str, trio.Lock] = field(factory=dict, init=False)  # of the queues that are being made
 
@@ -99,6 +100,11 @@ class Registry:
         if len(self.known) >= MAX_KNOWN:
             self.known.clear()
         self.known[queue] = places
+        self.on_places(queue, places)
+
+    def places_known(self, queue: str) -> Places:
+        """Name the places of a queue, as far as this server knows."""
+        return self.known.get(queue) or (queue,)
 
     async def places(self, queue: str) -> Places:
         """Name the places of a queue; of one that does not exist, as if it had one partition. Of a place: itself."""
@@ -145,6 +151,17 @@ class Registry:
         """Return the entries of all queues, as they are stored."""
         flat = await self.connection.call("HGETALL", keys.QUEUES)
         return {name.decode(): entry for name, entry in zip(flat[::2], flat[1::2], strict=True)}
+
+    async def all_places(self) -> list[str]:
+        """Name the places of all queues; what was known of them and has changed is put right."""
+        queues, flat = await self.entries(), await self.connection.call("HGETALL", keys.PARTITIONS)
+        partitions = dict(zip(flat[::2], map(int, flat[1::2]), strict=True))
+        found: list[str] = []
+        for queue in queues:
+            found += (places := places_of(queue, partitions.get(queue.encode(), 1)))
+            if places != self.places_known(queue):
+                self._remember(queue, places)
+        return found
 
     async def read(self) -> dict[str, Maker]:
         """Return all queues, with the maker of each and when it was made."""

@@ -72,6 +72,7 @@ class Claim(NamedTuple):
     run_timeout_ms: int = 0  # of the queue's handlers; 0: none
     queue_weight: float = 1.0  # among the queues of its workers
     alone: frozenset[str] = frozenset()  # ids of those that run alone (lua/tasks/lost_leases.lua)
+    tenants_weight: int = 0  # of those that compete now, in thousandths
 
 
 @define(eq=False)
@@ -124,11 +125,11 @@ class TaskCalls(Calls):
         reply = await covered.send_with_claim(*args) if covered else None
         if reply is None:
             reply = await self._call("claim", queue, *args)
-        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, weight, ids = reply[:CLAIM_HEAD]
+        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, weight, competing, ids = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         intervals, alone = unpack_blocked_intervals(blocked), frozenset(map(bytes.decode, ids))
         leases = unpack_leases(reply)
-        return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms, weight / 1000, alone)
+        return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms, weight / 1000, alone, competing)
 
     def claimed(self, queue: str, claim: Claim) -> None:
         """Note the attempts that a claim begins, and count them."""

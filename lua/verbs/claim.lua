@@ -18,7 +18,7 @@ local ROUNDS = 8
 local MAX_SLOTS = 1000000000
 -- A run in two parts: the first is the same for all tasks of a claim with the same features.
 local BEGUN, REST = RUN.format:match('^<.......'), '<' .. RUN.format:match('^<.......(.*)')
-local HEAD = 9  -- values of the reply before the leases
+local HEAD = 10  -- values of the reply before the leases
 local LEASES_PER_CALL = 150  -- even if the limit is higher; servers ask for no more
 local LATE_PER_CALL = 64     -- expired tasks, after which a claim leaves the rest to the next
 local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
@@ -188,7 +188,7 @@ end
 local function reply_of(call, claim)
   local out, blocked = claim.out, call.queue.blocked
   if #out > HEAD then out[3] = claim.lease end
-  out[5] = call.unpark_at or -1
+  out[5], out[9] = call.unpark_at or -1, call.queue.weight_sum
   if blocked > 0 then
     out[6] = {'', blocked, call.now, call.now}
   elseif call.kept_out then
@@ -228,7 +228,7 @@ function claim.read(call, args)
   calls.confirm(call, args[6])
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
   local queue = call.queue
-  local out = {call.now, queue.lease_ms, 0, {}, -1, {}, queue.run_timeout_ms, queue.queue_weight, {}}
+  local out = {call.now, queue.lease_ms, 0, {}, -1, {}, queue.run_timeout_ms, queue.queue_weight, 0, {}}
   return {name = args[3], limit = math.min(limit, LEASES_PER_CALL), slots = slots, lease = leases.next_number(call),
     ids = {}, runs = {}, out = out, asking = false, expiring = false, late = {}, returned = false, bytes = 0}
 end
@@ -260,8 +260,9 @@ end
 --         kept result, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
 --         queue that is blocked: '', blocked, now, now; how long its handlers may run (ms; 0: for ever), its weight
---         among queues (thousandths); ids of tasks that run alone (tasks/lost_leases.lua); then per task: id,
---         attempt, the attempt after which a failure is final (of none: minus the attempts that did not count), record
+--         among queues (thousandths), and that of its competing tenants; ids of tasks that run alone
+--         (tasks/lost_leases.lua); then per task: id, attempt, the attempt after which a failure is final (of none:
+--         minus the attempts that did not count), record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that serves no tenant, on a queue that is hungry already
 --         and has as many slots, writes nothing.

@@ -152,3 +152,32 @@ def test_all_free_slots_go_to_queues_that_wait(told: list[tuple[float, bool, int
     assert min(parts.values(), default=0) >= 0
     if free >= len(told) and len({weight for weight, *_ in told}) == 1 and not any(running for *_, running in told):
         assert max(parts.values(), default=0) - min(parts.values(), default=0) <= 1
+
+
+@pytest.mark.parametrize("slots", [1, 4, 30])
+def test_partitions_get_the_part_of_their_tenants_beside_another_queue(slots: int) -> None:
+    """The queue has half of the time, whose places get parts by the weight of the tenants that compete there."""
+    weights = {"many/3.0": 1_000, "many/3.1": 4_000, "many/3.2": 15_000}
+    queues = {
+        name: Queue(always(length)) for name, length in zip((*weights, "one"), (0.03, 0.1, 0.3, 1.0), strict=True)
+    }
+    of = shared(slots, queues)
+    for name, competing in weights.items():
+        of.accounts.set_weight(name, 1.0, 0.0, competing)
+    for name, competing in weights.items():  # as each claim says
+        of.accounts.set_weight(name, 1.0, 0.0, competing)
+    of.run(10.0)
+    assert errors(of, {"one": 1.0, **{name: weight / 20_000 for name, weight in weights.items()}}, 60.0) < 1.0
+
+
+def test_a_partition_whose_tenants_come_and_go_is_owed_nothing() -> None:
+    """Its weight changes as it is served; what it was given counts as it was when it was given."""
+    of = shared(4, {"many/2.0": Queue(always(0.1)), "many/2.1": Queue(always(0.1))})
+    of.accounts.set_weight("many/2.1", 1.0, 0.0, 1_000)
+    for n in range(1, 40):
+        of.accounts.set_weight("many/2.0", 1.0, of.now, 1_000 if n % 2 else 9_000)
+        of.accounts.set_weight("many/2.1", 1.0, of.now, 1_000)
+        of.run(n * 0.5)
+    given = {name: queue.given_s for name, queue in of.queues.items()}
+    due = {"many/2.0": 4 * of.now * (0.5 + 0.9) / 2, "many/2.1": 4 * of.now * (0.5 + 0.1) / 2}
+    assert all(abs(given[name] - due[name]) < 0.05 * due[name] for name in due), (given, due)

@@ -1,12 +1,14 @@
 """The queues that a server serves: a dispatcher for each that has workers here, long polls for each that is waited for.
 
-A server listens to the channel of a queue as long as it has either.
+A queue with partitions has a dispatcher for each of its places, between which its workers are shared. A server listens
+to the channels of a queue as long as it has either.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 
@@ -14,16 +16,21 @@ import structlog
 import trio
 from attrs import define, field
 
+from fairq.errors import FairqError
+from fairq.io.scopes import run_all
 from fairq.io.turns import turn_time
+from fairq.model.checks import owner_of
 from fairq.server.engine.dispatch.capacity import Pool
 from fairq.server.engine.dispatch.dispatcher import Dispatcher
 from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
+from fairq.server.engine.dispatch.worker_account import TaskKey
 from fairq.server.engine.long_poll import LongPolls
 from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.net.server_slots import Group, Offer, ServerSlots, offers_of
 from fairq.server.engine.timers.ticker import Ticker
 from fairq.store import keys
 from fairq.store.covered import Covered
+from fairq.store.partitions import Places, place_in, queue_of
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -35,7 +42,7 @@ _FORGET_S = 30.0  # between checks for queues without workers and waiting reques
 
 @define(eq=False)
 class Queues:
-    """The dispatchers and long polls of one server, by queue. `server`: its name."""
+    """The dispatchers of one server, by place, and its long polls, by queue. `server`: its name."""
 
     server: str
     store: Store
@@ -45,12 +52,14 @@ class Queues:
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     long_polls: dict[str, LongPolls] = field(factory=dict, init=False)
     accounts: QueueAccounts = field(factory=QueueAccounts, init=False)
-    _pools: dict[tuple[str, ...], Pool] = field(factory=dict, init=False)  # by their queues, in order of name
+    _joined: dict[Connection, Places] = field(factory=dict, init=False)  # the workers, with the places that they serve
+    _pools: dict[Places, Pool] = field(factory=dict, init=False)  # by their places, in order of name
     _unmade: defaultdict[Hashable, set[str]] = field(factory=lambda: defaultdict(set), init=False)  # by tenant or token
-    _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their queues
+    _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their places
 
     def __attrs_post_init__(self) -> None:
         self.ticker = Ticker(self.store, self.notify, self.server)
+        self.store.registry.on_places = self._rejoin
 
     async def run(self) -> None:
         """Stop listening to queues without waiting requests and without workers, again and again."""
@@ -59,8 +68,8 @@ class Queues:
             for queue, long_polls in list(self.long_polls.items()):
                 if long_polls.is_idle:
                     del self.long_polls[queue]
-            for channel, queue in list(self._channels.items()):
-                if queue not in self.long_polls and queue not in self.dispatchers:
+            for channel, place in list(self._channels.items()):
+                if queue_of(place) not in self.long_polls and place not in self.dispatchers:
                     del self._channels[channel]
                     await self.store.subscription.remove(channel)
             for whose, unmade in list(self._unmade.items()):
@@ -70,9 +79,9 @@ class Queues:
 
     def on_message(self, channel: str, message: str) -> None:
         """Handle a message of a queue's channel; an empty channel means that any message may have been missed."""
-        queues = self._channels.values() if not channel else filter(None, [self._channels.get(channel)])
-        for queue in list(queues):
-            dispatcher = self.dispatchers.get(queue)
+        places = self._channels.values() if not channel else filter(None, [self._channels.get(channel)])
+        for place in list(places):
+            dispatcher, queue = self.dispatchers.get(place), queue_of(place)
             if message.startswith(keys.STOP):
                 id = message.removeprefix(keys.STOP)
                 self.store.attempts.stopping(queue, id)
@@ -81,15 +90,15 @@ class Queues:
             elif dispatcher and message in ("", keys.READY):
                 dispatcher.notify()
             elif dispatcher and message.startswith(keys.READY):
-                self._claim_first(queue, message.removeprefix(keys.READY).strip())
+                self._claim_first(place, message.removeprefix(keys.READY).strip())
             if long_polls := self.long_polls.get(queue):
                 long_polls.on_message(message)
 
-    def _listen(self, queue: str) -> None:
-        """Listen to a queue's channel from now on."""
-        channel = keys.ready_channel(queue)
+    def _listen(self, place: str) -> None:
+        """Listen to the channel of a place from now on."""
+        channel = keys.ready_channel(place)
         if channel not in self._channels:
-            self._channels[channel] = queue
+            self._channels[channel] = place
             self.nursery.start_soon(self.store.subscription.add, channel)  # the caller may be cancelled
 
     async def long_polls_of(self, queue: str, whose: Hashable) -> LongPolls:
@@ -106,101 +115,146 @@ class Queues:
                     return LongPolls()
                 unmade.add(queue)
             self.long_polls.setdefault(queue, LongPolls())
-            self._listen(queue)
+            for place in self.store.registry.places_known(queue):
+                self._listen(place)
         return self.long_polls[queue]
 
     def forget(self, queue: str) -> None:
         """Forget a queue that is being deleted; its workers stay attached, and get no tasks."""
-        self.ticker.forget(queue)
-        if dispatcher := self.dispatchers.get(queue):
-            dispatcher.forget()
-            if not dispatcher.capacity.workers:
-                dispatcher.stop_claiming()
-                del self.dispatchers[queue]
+        for place in [place for place in self.dispatchers if queue_of(place) == queue] or [queue]:
+            self._forget(place)
         if long_polls := self.long_polls.get(queue):
             long_polls.on_message("")
             if long_polls.is_idle:
                 del self.long_polls[queue]
 
-    def notify(self, queue: str) -> None:
-        """Wake a queue's dispatcher: there may be ready tasks."""
-        if queue in self.dispatchers:
-            self.dispatchers[queue].notify()
+    def _forget(self, place: str) -> None:
+        self.ticker.forget(place)
+        if dispatcher := self.dispatchers.get(place):
+            dispatcher.forget()
+            if not dispatcher.capacity.workers:
+                dispatcher.stop_claiming()
+                del self.dispatchers[place]
 
-    def cover(self, queue: str, tasks: int) -> str | Covered:
-        """Claim tasks that are about to be enqueued, if workers of this server have room for all of them.
+    def of(self, queue: str) -> list[Dispatcher]:
+        """Return the dispatchers of a queue's places."""
+        places = self.store.registry.places_known(queue)
+        return [self.dispatchers[place] for place in places if place in self.dispatchers]
+
+    def notify(self, place: str) -> None:
+        """Wake the dispatcher of a place: there may be ready tasks."""
+        if place in self.dispatchers:
+            self.dispatchers[place].notify()
+
+    def cover(self, queue: str, tenant: str, tasks: int) -> str | Covered:
+        """Claim tasks of a tenant that are about to be enqueued, if workers of this server have room for all of them.
 
         Returns which servers the store notifies: none (`Covered`: they leave with the claim), `wake <server>` or `all`.
         """
-        dispatcher = self.dispatchers.get(queue)
-        if dispatcher and (covered := dispatcher.cover(tasks)):
+        places = self.store.registry.known.get(queue, ())
+        place = place_in(places, tenant) if len(places) > 1 else queue
+        dispatcher = self.dispatchers.get(place)
+        if dispatcher and places and (covered := dispatcher.cover(tasks)):
             return covered
         server = self.server if dispatcher and dispatcher.has_room else self.elsewhere.choose(queue, tasks)
         return f"wake {server}" if server else "all"
 
-    def _claim_first(self, queue: str, server: str) -> None:
+    async def wait_empty(self, queue: str) -> bool:
+        """Wait for a claim of each place that finds fewer tasks than there is room for; False if it takes too long."""
+        found: list[bool] = []
+
+        async def look(dispatcher: Dispatcher) -> None:
+            found.append(await dispatcher.wait_empty())
+
+        await run_all(*(partial(look, each) for each in self.of(queue)))
+        return all(found)
+
+    def _claim_first(self, place: str, server: str) -> None:
         """Claim if this server is the one to claim first; otherwise look a little later, in case it does not."""
         if server != self.server:
-            self.ticker.tick_within(queue, LATER_MS)
-        elif not self.dispatchers[queue].claim_first():
-            self.nursery.start_soon(self.dispatchers[queue].pass_on)
+            self.ticker.tick_within(place, LATER_MS)
+        elif not self.dispatchers[place].claim_first():
+            self.nursery.start_soon(self.dispatchers[place].pass_on)
 
     def join(self, connection: Connection) -> None:
         """Start to give tasks of its queues to a worker."""
         connection.on_sent = partial(self.credit_changed, connection)
-        for queue in connection.queues:
-            if queue not in self.dispatchers:
-                dispatcher = self.dispatchers[queue] = Dispatcher(
-                    queue, self.store, self.ticker, self.server, self.elsewhere.whole, self.accounts
+        places = tuple(sorted(chain(*map(self.store.registry.places_known, connection.queues))))
+        self._joined[connection] = places
+        for place in places:
+            if place not in self.dispatchers:
+                dispatcher = self.dispatchers[place] = Dispatcher(
+                    place, self.store, self.ticker, self.server, self.elsewhere.whole, self.accounts
                 )
-                self._listen(queue)
+                self._listen(place)
                 self.nursery.start_soon(dispatcher.run)
-        if len(connection.queues) == 1:
-            self.dispatchers[connection.queues[0]].join(connection)
+        if len(places) == 1:
+            self.dispatchers[places[0]].join(connection)
         else:
-            self._share(connection)
+            self._share(connection, places)
+        for place in places:
+            self.ticker.tick_within(place, 0)
         for queue in connection.queues:
-            self.ticker.tick_within(queue, 0)
+            if queue not in self.store.registry.known:
+                self.nursery.start_soon(self._learn, queue)
 
-    def _share(self, connection: Connection) -> None:
-        """Start to give tasks of several queues to a worker, and to charge the queues for them."""
-        queues = tuple(sorted(connection.queues))
-        pool = self._pools.get(queues)
+    def _share(self, connection: Connection, places: Places) -> None:
+        """Start to give tasks of several places to a worker, and to charge the places for them."""
+        pool = self._pools.get(places)
         if pool is None:
-            pool = self._pools[queues] = Pool(queues, self.accounts)
-            self.accounts.join(queues)
-            for queue in queues:
-                self.dispatchers[queue].share(pool)
+            pool = self._pools[places] = Pool(places, self.accounts)
+            self.accounts.join(places)
+            for place in places:
+                self.dispatchers[place].share(pool)
         connection.pool = pool
         pool.join(connection)
         connection.account.charge_to(self._charge)
         self._wake_waiting(pool, connection)
-        for queue in queues:
-            self.dispatchers[queue].notify()
+        for place in places:
+            self.dispatchers[place].notify()
 
     def _wake_waiting(self, pool: Pool, connection: Connection) -> None:
-        """Offer a worker of several queues to tasks that wait to run alone."""
+        """Offer a worker of several places to tasks that wait to run alone."""
         if not connection.account.held:
-            for queue in pool.queues:
-                self.dispatchers[queue].wake_waiting(connection)
+            for place in pool.queues:
+                self.dispatchers[place].wake_waiting(connection)
 
-    def _charge(self, queue: str, leases: int, began_at: float) -> None:
-        self.accounts.charge(queue, leases, began_at, turn_time())
+    def _charge(self, tasks: Collection[TaskKey], leases: int, began_at: float) -> None:
+        now = turn_time()
+        for place, count in Counter(map(self._place_of, tasks)).items():
+            self.accounts.charge(place, leases * count, began_at, now)
+
+    def _place_of(self, task: TaskKey) -> str:
+        queue, id = task
+        places = self.store.registry.places_known(queue)
+        return queue if len(places) == 1 else place_in(places, owner_of(id))
+
+    async def _learn(self, queue: str) -> None:
+        """Learn the places of a queue that this server does not know; the ticker does so as well, later."""
+        with suppress(FairqError):
+            await self.store.registry.places(queue)
+
+    def _rejoin(self, queue: str, places: Places) -> None:
+        """Have the workers of a queue serve its places, which are others than were known before."""
+        for connection, served in list(self._joined.items()):
+            if queue in connection.queues and not set(places) <= set(served):
+                self.leave(connection)
+                self.join(connection)
 
     def leave(self, connection: Connection) -> None:
         """Give no more tasks to a worker."""
-        pool = connection.pool
+        places, pool = self._joined.pop(connection, ()), connection.pool
         if pool is None:
-            for queue in connection.queues:
-                self.dispatchers[queue].leave(connection)
+            for place in places:
+                self.dispatchers[place].leave(connection)
             return
         connection.account.charge_to(None)
         pool.leave(connection)
         if not pool.workers:
-            del self._pools[tuple(pool.queues)]
-            self.accounts.leave(pool.queues)
-        for queue in pool.queues:
-            self.dispatchers[queue].left(pool)
+            del self._pools[places]
+            self.accounts.leave(places)
+        for place in places:
+            self.dispatchers[place].left(pool)
         connection.pool = None
 
     def credit_changed(self, connection: Connection) -> None:
@@ -210,15 +264,14 @@ class Queues:
             self._wake_waiting(pool, connection)
             pool.wake()
             return
-        for queue in connection.queues:
-            if dispatcher := self.dispatchers.get(queue):  # None if the queue was deleted, and its last worker has left
+        for place in self._joined.get(connection, ()):
+            if dispatcher := self.dispatchers.get(place):  # None if the queue was deleted, and its last worker has left
                 dispatcher.credit_changed(connection)
 
     def count_slots(self, queue: str) -> int:
         """Count the slots that are attached to a queue, over all servers."""
-        if queue in self.dispatchers:
-            return self.dispatchers[queue].slots
-        return self.elsewhere.whole(queue)
+        here = self.of(queue)
+        return here[0].slots if here else self.elsewhere.whole(queue)
 
     def count_divided_slots(self, queue: str) -> float:
         """Count the tasks of a queue that can run at once, with each worker's slots divided among its queues."""
@@ -228,14 +281,17 @@ class Queues:
 
     def offers(self) -> dict[str, Offer]:
         """Return what the workers of all servers offer to each queue that has any."""
-        own = ((queue, each.capacity.own) for queue, each in self.dispatchers.items() if each.capacity.own.workers)
-        here = [((queue,), each) for queue, each in own] + list(self._pools.items())
-        groups = (Group(queues, len(each.workers), each.offered) for queues, each in here)
+        own = ((place, each.capacity.own) for place, each in self.dispatchers.items() if each.capacity.own.workers)
+        here = [((place,), each) for place, each in own] + list(self._pools.items())
+        groups = (
+            Group(tuple(dict.fromkeys(map(queue_of, places))), len(each.workers), each.offered) for places, each in here
+        )
         return offers_of(chain(groups, self.elsewhere.groups()))
 
     def served(self) -> set[str]:
         """Name the queues that workers take tasks of, over all servers."""
-        return {queue for queue in self.dispatchers if self.is_taken_here(queue)} | self.elsewhere.queues()
+        queues = set(map(queue_of, self.dispatchers))
+        return {queue for queue in queues if self.is_taken_here(queue)} | self.elsewhere.queues()
 
     def is_taken_here(self, queue: str) -> bool:
         """True if a worker that is attached to this server takes tasks of a queue."""
@@ -243,16 +299,22 @@ class Queues:
 
     def _attached(self, queue: str) -> Iterator[Connection]:
         """Yield the workers of this server that are attached to a queue."""
-        workers = self.dispatchers[queue].capacity.workers if queue in self.dispatchers else ()
+        workers = next((each.capacity.workers for each in self.of(queue)), ())  # all its places have the same ones
         yield from (each for each in workers if isinstance(each, Connection) and each.takes_tasks)
 
     def last_waits(self, queue: str, tenants: Sequence[str]) -> list[list[list[int]]]:
         """Return what each of the tenants' last starts at this server had waited for: ms by cause, in their order."""
-        dispatcher = self.dispatchers.get(queue)
+        places = self.store.registry.places_known(queue)
+        return [self._last_waits(self.dispatchers.get(place_in(places, each)), each) for each in tenants]
+
+    def _last_waits(self, dispatcher: Dispatcher | None, tenant: str) -> list[list[int]]:
         if dispatcher is None:
-            return [[] for _ in tenants]
-        parts = (dispatcher.wait_times.parts(each, dispatcher.store_now_ms) for each in tenants)
-        return [[list(each.values()) for each in of_tenant] for of_tenant in parts]
+            return []
+        return [list(each.values()) for each in dispatcher.wait_times.parts(tenant, dispatcher.store_now_ms)]
+
+    def served_last(self, queue: str) -> list[str]:
+        """Name tenants of a queue that this server has served, the last one of each place first."""
+        return [tenant for each in self.of(queue) for tenant in reversed(each.wait_times.tenants)]
 
     def stop_claiming(self) -> None:
         """Answer all requests that wait, and claim nothing more."""

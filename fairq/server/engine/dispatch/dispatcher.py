@@ -37,6 +37,7 @@ from fairq.server.engine.dispatch.running_alone import Waiting
 from fairq.server.engine.stats.wait_times import WaitTimes
 from fairq.server.engine.timers.ticker import Ticker
 from fairq.store.covered import Covered
+from fairq.store.partitions import queue_of
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
 
@@ -51,19 +52,20 @@ _id_of, _limit_of = attrgetter("id"), attrgetter("max_attempts")
 
 @define(eq=False)
 class Dispatcher:
-    """Gives tasks to the workers of one queue; `name` is this server's, as the store's leases have it.
+    """Gives tasks to the workers of one queue, or of one of its partitions; `name` is this server's.
 
     `elsewhere(queue)` returns how many slots workers of other servers have for a queue; `accounts` has those of the
     queues that share workers.
     """
 
-    queue: str
+    place: str
     store: Store
     ticker: Ticker
     name: str
     elsewhere: Callable[[str], int] = lambda _: 0
     accounts: QueueAccounts = field(factory=QueueAccounts)
     wait_times: WaitTimes = field(factory=WaitTimes, init=False)
+    queue: str = field(init=False)
     capacity: QueueCapacity = field(init=False)
     room: Capacity | QueueCapacity = field(init=False)  # the same; without shared workers that of its own ones
     stopped: trio.Event = field(factory=trio.Event, init=False)
@@ -84,7 +86,8 @@ class Dispatcher:
     _pace: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # ends when it is time to decide again
 
     def __attrs_post_init__(self) -> None:
-        self.capacity = QueueCapacity(self.queue, self.accounts)
+        self.queue = queue_of(self.place)
+        self.capacity = QueueCapacity(self.place, self.accounts)
         self.room = self.capacity.own
 
     def notify(self) -> None:
@@ -97,7 +100,7 @@ class Dispatcher:
     def _tell_waiting(self, may_have_tasks: bool) -> None:
         """Tell the account of the queues whether this one waits for slots of shared workers; if not, others may."""
         is_waiting = may_have_tasks and not self._is_late
-        self.accounts.set_waiting(self.queue, is_waiting, turn_time())
+        self.accounts.set_waiting(self.place, is_waiting, turn_time())
         if not is_waiting:
             self.capacity.wake()
 
@@ -128,7 +131,7 @@ class Dispatcher:
     async def pass_on(self) -> None:
         """Notify all servers: there may be more tasks than this server has room for."""
         try:
-            await self.store.wake(self.queue)
+            await self.store.wake(self.place)
         except FairqError as error:
             log.debug("cannot notify other servers", queue=self.queue, error=error.message)
 
@@ -198,8 +201,8 @@ class Dispatcher:
         """Start to give tasks to workers that serve other queues, too."""
         self.capacity.shared.append(pool)
         self.room = self.capacity
-        self.accounts.set_weight(self.queue, self._weight, turn_time())
-        pool.on_change[self.queue] = self.look
+        self.accounts.set_weight(self.place, self._weight, turn_time())
+        pool.on_change[self.place] = self.look
 
     def look(self) -> None:
         """Note that there may be free slots."""
@@ -331,7 +334,7 @@ class Dispatcher:
             self._note(claim, now)  # once the workers have begun
             del claim  # its payloads may be long: they are not held during other calls
             if unplaced:
-                await give_back(self.store, self.queue, unplaced, "release")
+                await give_back(self.store, self.place, unplaced, "release")
             if was_first and not self.claiming.is_empty:
                 await self.pass_on()
         if self.claiming.phase is not Phase.IN_DOUBT:
@@ -346,7 +349,7 @@ class Dispatcher:
         name = f"{self.name}/{self._claims}"
         try:
             covered = self.covered
-            claim = await self.store.claim(self.queue, name, wanted, slots=self.slots, again=again, covered=covered)
+            claim = await self.store.claim(self.place, name, wanted, slots=self.slots, again=again, covered=covered)
             if self._failed_at:
                 log.info("claims succeed again", queue=self.queue, after_s=round(turn_time() - self._failed_at, 1))
                 self._failed_at = 0.0
@@ -368,20 +371,20 @@ class Dispatcher:
         expiring = [each for each in claim.leases if each.expires_at_ms]
         if not expiring:
             return claim
-        await give_back(self.store, self.queue, [(each.id, each.lease, 0) for each in expiring], "release")
+        await give_back(self.store, self.place, [(each.id, each.lease, 0) for each in expiring], "release")
         return claim._replace(leases=[each for each in claim.leases if not each.expires_at_ms])
 
     def _note(self, claim: Claim, now: float) -> None:
         """Note what a claim says about times and the queue."""
         self._store_ms, self._weight = claim.now_ms - now * 1000, claim.queue_weight
         if self.capacity.shared:
-            self.accounts.set_weight(self.queue, self._weight, now)
+            self.accounts.set_weight(self.place, self._weight, now, claim.tenants_weight)
         self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
         if claim.tick_in_ms is not None:
-            self.ticker.tick_within(self.queue, claim.tick_in_ms)
+            self.ticker.tick_within(self.place, claim.tick_in_ms)
         if claim.leases:
-            self.store.claimed(self.queue, claim)
-            self.ticker.tick_within(self.queue, claim.lease_ms)
+            self.store.claimed(self.place, claim)
+            self.ticker.tick_within(self.place, claim.lease_ms)
             _warn_of_endless(self.queue, claim.leases)
         if self.claiming.is_empty and self._emptied:
             self._emptied.unpark_all()

@@ -18,6 +18,9 @@ Where workers differ in their queues, one queue's other workers may give it more
 the slots that it shares with them to them, which is fair; but when those other workers have gone, it would wait until
 the rest had caught up. So when slots go, and when a weight changes, all accounts start anew.
 
+The partitions of a queue (fairq/store/partitions.py) share its workers just so: each has an account, and the part of
+the queue's weight that its competing tenants have. That changes with every claim, and starts nothing anew.
+
 The slots of workers with one queue are that queue's own: they are not counted. A server counts what it gave itself.
 Each server does so alone: over all servers a queue may be behind by a lease for each.
 
@@ -33,6 +36,8 @@ from itertools import count
 
 from attrs import define, field
 
+from fairq.store.partitions import is_partition, queue_of
+
 GRAIN_S = 0.01
 _SHORTEST_S = 0.001  # how long a lease counts at least
 _LATEST = 0.1  # the weight of a queue's latest lease in its usual length
@@ -40,9 +45,10 @@ _LATEST = 0.1  # the weight of a queue's latest lease in its usual length
 
 @define(eq=False)
 class _Queue:
-    """One queue's account; `vtime` is its virtual time at `moved_at`."""
+    """The account of a queue or partition; `vtime` is its virtual time at `moved_at`."""
 
     weight: float = 1.0
+    competing: float = 1.0  # of a partition: the weight of its tenants that compete
     vtime: float = 0.0
     moved_at: float = 0.0
     running: int = 0
@@ -106,9 +112,16 @@ class QueueAccounts:
             if not self._queues[name].sets:
                 del self._queues[name]
 
-    def set_weight(self, queue: str, weight: float, now: float) -> None:
-        """Change a queue's weight."""
-        if (of := self._queues.get(queue)) and of.weight != weight:
+    def set_weight(self, place: str, weight: float, now: float, competing: float = 0) -> None:
+        """Set a queue's weight; `competing`: that of the tenants of this partition that compete, 0: as before."""
+        of = self._queues.get(place)
+        if of and is_partition(place):
+            queue = queue_of(place)
+            of.competing = competing or of.competing
+            whole = sum(each.competing for name, each in self._queues.items() if queue_of(name) == queue)
+            of.move(now)
+            of.weight = weight * of.competing / whole
+        elif of and of.weight != weight:
             of.weight = weight
             self._restart(now)
 

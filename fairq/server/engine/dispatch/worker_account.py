@@ -28,7 +28,7 @@ class Terms:
     has_progress: bool = False  # which was reported
 
 
-Charge = Callable[[str, int, float], None]
+Charge = Callable[[Collection[TaskKey], int, float], None]
 Ended = tuple[int, Terms]  # a lease: its number and its terms
 
 
@@ -40,7 +40,7 @@ class WorkerAccount:
     the numbers of those it holds, by queue and id, and `terms` likewise; `reserved`: how many a claim under way may
     bring. `may_take()`: whether it may be given tasks at all. `owners` is shared by all accounts of a server: it maps a
     task to the owner of the account with its lease (`owner` is this account's). A lease that is neither settled nor
-    renewed within its time plus OVER_S leaves the account by itself, and `is_freed` is set. `charge(queue, leases, when
+    renewed within its time plus OVER_S leaves the account by itself, and `is_freed` is set. `charge(tasks, 1, when
     they began)`, if there is one, is called with the leases that begin, and with -1 for each that ends.
     """
 
@@ -71,8 +71,8 @@ class WorkerAccount:
         """Set the account that is charged for the leases from now on; None: no account."""
         for each, leases in ((self.charge, -1), (charge, 1)):
             if each:
-                for (queue, _), terms in self.terms.items():
-                    each(queue, leases, terms.began_at)
+                for key, terms in self.terms.items():
+                    each((key,), leases, terms.began_at)
         self.charge = charge
 
     @property
@@ -97,7 +97,7 @@ class WorkerAccount:
         self.drop(*self.held.keys() & numbers)  # earlier leases of the tasks, which are lost
         self._put(numbers, terms)
         if self.charge:
-            self.charge(queue, len(numbers), now)
+            self.charge(numbers, 1, now)
 
     def _put(self, numbers: Mapping[TaskKey, int], terms: Terms) -> None:
         self.held |= numbers
@@ -111,7 +111,7 @@ class WorkerAccount:
         """
         if self.charge:
             self._charge_ends(self.charge, self.terms.keys() & {key})
-            self.charge(key[0], 1, now)
+            self.charge((key,), 1, now)
         self._put({key: lease}, evolve(terms, is_pushed=False, began_at=now))
         self._restart(key, now)
 
@@ -186,7 +186,7 @@ class WorkerAccount:
 
     def _charge_ends(self, charge: Charge, keys: Iterable[TaskKey]) -> None:
         for key in keys:
-            charge(key[0], -1, self.terms[key].began_at)
+            charge((key,), -1, self.terms[key].began_at)
 
     def _remove(self, keys: Collection[TaskKey]) -> None:
         if self.charge:

@@ -49,7 +49,8 @@ async def forget_once(store: Store, idle_ms: int, takers: TakersOf) -> Forgotten
     tenants, idle = 0, dict[str, bytes]()
     for queue, entry in (await store.registry.entries()).items():
         try:
-            tenants += await _forget_in(store, queue, idle_ms)
+            for place in await store.registry.places(queue):
+                tenants += await _forget_in(store, place, idle_ms)
             if await store.registry.is_idle(queue, entry, idle_ms):
                 idle[queue] = entry
         except FairqError as error:

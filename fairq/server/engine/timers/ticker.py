@@ -93,9 +93,10 @@ class Ticker:
         return min(self._due.first()[0], self._idle.first()[0])
 
     def tick_within(self, queue: str, in_ms: float) -> None:
-        """Schedule a tick of a queue after `in_ms`, or earlier at the floor interval."""
-        self._floors.pop(queue, None)
-        self._expect(queue, in_ms / 1000, FLOOR_S)
+        """Schedule a tick of a queue (all its places) or place after `in_ms`, or earlier at the floor interval."""
+        for place in self.store.registry.places_known(queue):
+            self._floors.pop(place, None)
+            self._expect(place, in_ms / 1000, FLOOR_S)
 
     def _expect(self, queue: str, due: float, floor: float) -> None:
         """Add a time when a queue is due, unless the tick at the floor comes first: so the heap stays short."""
@@ -154,7 +155,7 @@ class Ticker:
         while True:
             known = self.queues
             try:
-                queues = await self.store.queues()
+                queues = await self.store.registry.all_places()
             except FairqError as error:
                 log.debug("cannot list queues", error=error.message)
             else:

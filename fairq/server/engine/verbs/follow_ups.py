@@ -142,6 +142,7 @@ def _link(settlement: Settlement, link: Link) -> Link:
 async def _enqueue(app: App, queue: str, tasks: Sequence[NewTask]) -> None:
     """Store what follows one task in another queue. Raises: also if one would expire before it may start."""
     async with app.producers_calls:
-        outcomes = await app.store.enqueue(queue, owner_of(tasks[0].id), tasks, notify=cover(app, queue, tasks))
+        tenant = owner_of(tasks[0].id)
+        outcomes = await app.store.enqueue(queue, tenant, tasks, notify=cover(app, queue, tenant, tasks))
     tick_when_due(app, queue, tasks)
     check_in_time(outcomes)

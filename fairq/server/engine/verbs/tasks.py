@@ -35,7 +35,8 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
         outcomes, refusals = await store_for_tenants(app, queue, tasks, connection.tenant_load.is_busy, maker=PRODUCER)
         body = outcomes_part(outcomes) | refusals_part(refusals)
     else:
-        outcomes = await app.store.enqueue(queue, connection.identity.tenant, tasks, notify=cover(app, queue, tasks))
+        tenant = connection.identity.tenant
+        outcomes = await app.store.enqueue(queue, tenant, tasks, notify=cover(app, queue, tenant, tasks))
         body = outcomes_part([bare_outcome(outcome) for outcome in outcomes])
     tick_when_due(app, queue, request.tasks)
     return body

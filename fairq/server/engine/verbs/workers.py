@@ -159,9 +159,10 @@ async def idle(app: App, connection: Connection, request: wire.Idle) -> Body:
     empty: list[bool] = []
 
     async def look_into(queue: str) -> None:
-        async with app.idle_ticks:  # else one worker of 100 queues fills everybody's line to the store
-            await app.store.tick(queue)
-        empty.append(await app.queues.dispatchers[queue].wait_empty())
+        for place in await app.store.registry.places(queue):
+            async with app.idle_ticks:  # else one worker of 100 queues fills everybody's line to the store
+                await app.store.tick(place)
+        empty.append(await app.queues.wait_empty(queue))
 
     await run_all(*(partial(look_into, queue) for queue in connection.queues))
     return {"is_idle": all(empty)}

@@ -69,7 +69,7 @@ class Metrics:
         nodes: list[Node] = []
         if not found.troubles:
             names = [name for name in await store.queues() if only is None or name in only]
-            names.sort(key=lambda name: (name not in self.app.queues.dispatchers, name))
+            names.sort(key=lambda name: (not self.app.queues.of(name), name))
             nodes = await read_nodes(store.connection.nodes())
         queues = [await self._look(name) for name in names[:MAX_QUEUES]]  # one by one: tasks go before them
         tenants = [await read_tenants(store, name) for name in names[:TENANT_QUEUES]]
@@ -165,11 +165,11 @@ class _Now:
             yield gauge(f"fairq_queue_{name}", f"1: {meaning}", "queue", held_back)
 
     def _of_dispatch(self) -> Iterator[Metric]:
-        names, queues = [each.name for each in self.queues], self.app.queues
-        waits = [(name, queues.dispatchers[name].wait_times) for name in names if name in queues.dispatchers]
-        started = ((name, each.starts) for name, each in waits)
+        here = ((each.name, self.app.queues.of(each.name)) for each in self.queues)
+        waits = [(name, [each.wait_times for each in dispatchers]) for name, dispatchers in here if dispatchers]
+        started = ((name, sum(each.starts for each in of)) for name, of in waits)
         yield counter("fairq_tasks_dispatched", "attempts that this server began", "queue", started)
-        retried = ((name, each.retries) for name, each in waits)
+        retried = ((name, sum(each.retries for each in of)) for name, of in waits)
         yield counter("fairq_tasks_retried", "of these of this server, those not a task's first", "queue", retried)
 
     def _of_tenants(self) -> Iterator[Metric]:

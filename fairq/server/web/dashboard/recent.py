@@ -202,8 +202,7 @@ class Recent:
         """Name tenants by when they were served last: at any server, by the history, and at this one."""
         slots = reversed((await self._history(queue)).slots)
         names = [row.tenant for slot in slots for row in slot.rows if row.tenant != OTHERS]
-        dispatcher = self.app.queues.dispatchers.get(queue)
-        return names + (dispatcher.wait_times.tenants[::-1] if dispatcher else [])
+        return names + self.app.queues.served_last(queue)
 
     async def _sample(self, queue: str, watched: Watched) -> None:
         total, names = await some_tenants(self.app.store, queue, MAX_TENANTS)

@@ -138,7 +138,7 @@ class HttpWorker(HttpConnection):
             return
 
         async def look(scope: trio.CancelScope) -> None:
-            await self.app.queues.dispatchers[queue].wait_empty()
+            await self.app.queues.wait_empty(queue)
             scope.cancel()
 
         async with trio.open_nursery() as nursery:

@@ -1,0 +1,126 @@
+"""A queue with partitions, as programs see it: one queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import trio
+
+import fairq
+from fairq.server.run import Served
+from fairq.store.partitions import place_in
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, PRODUCER, WORKER, raw, running, tenant, url_of
+
+Q, PARTITIONS = "imports", 5
+TENANTS = [f"tenant-{n}" for n in range(12)]
+
+
+async def make(served: Served) -> None:
+    """Make the queue, with a tenant in each partition."""
+    places = await served.app.store.registry.make(Q, "", partitions=PARTITIONS)
+    assert {place_in(places, each) for each in TENANTS} == set(places)
+
+
+async def test_a_worker_gets_the_tasks_of_all_partitions_each_once(served: Served) -> None:
+    await make(served)
+    ran: list[str] = []
+    worker = fairq.Worker(url_of(served), WORKER, 3, name="w")
+
+    @worker.task(Q)
+    async def handle(task: fairq.Task) -> str:
+        if task.payload == "again" and task.attempt == 1:
+            raise fairq.Retry("once more", delay=0.05)
+        ran.append(f"{task.tenant}/{task.id}")
+        return f"did {ran[-1]}"
+
+    async with (
+        fairq.open_client(url_of(served), token=PRODUCER) as client,
+        fairq.open_client(url_of(served), token=OPERATOR) as operator,
+        trio.open_nursery() as nursery,
+    ):
+        await nursery.start(worker.run)
+        tasks = []
+        for each in TENANTS:
+            for payload, delay in (("now", 0.0), ("again", 0.0), ("later", 0.05)):
+                tasks.append(await client.enqueue(Q, payload, tenant=each, result_ttl=60, delay=delay))
+        results = [await task.result(timeout=20) for task in tasks]
+        (row,) = (await operator.request("queues"))["queues"]
+        nursery.cancel_scope.cancel()
+    assert results == [f"did {task.id}" for task in tasks]
+    assert Counter(ran) == Counter(task.id for task in tasks)
+    assert (row["queue"], row["done"], row["ready"], row["leased"]) == (Q, len(tasks), 0, 0)
+
+
+async def test_workers_that_came_before_the_queue_serve_its_partitions(one: Served, two: Served) -> None:
+    """A server learns of the number of partitions from its own calls, or within seconds from the registry."""
+    async with raw(one, WORKER) as near, raw(two, WORKER) as far, raw(two, tenant(TENANTS[0])) as producer:
+        await near.attach(Q, "other")
+        await far.attach(Q)
+        await make(one)
+        places = await one.app.store.registry.places(Q)
+        assert set(one.app.queues.dispatchers) == {*places, Q, "other"}
+        await producer.enqueue(Q, ["a", "b"])  # by which the other server learns it
+        assert set(two.app.queues.dispatchers) == {*places, Q}
+        for worker in (near, far):
+            await worker.pushed()
+
+
+async def test_a_running_task_of_a_partition_can_be_cancelled(served: Served) -> None:
+    await make(served)
+    async with raw(served, WORKER) as worker, raw(served, tenant(TENANTS[1])) as producer:
+        await worker.attach(Q)
+        await producer.enqueue(Q, ["a"])
+        await worker.pushed()
+        answer = await producer.ask("cancel", queue=Q, ids=["a"])
+        assert answer["outcomes"] == ["running"]
+        frame = await worker.receive()
+        assert (frame["type"], frame["queue"]) == ("stop", Q)
+
+
+async def test_tenants_of_all_partitions_are_one_list(served: Served) -> None:
+    await make(served)
+    async with raw(served, PRODUCER) as producer, raw(served, OPERATOR) as operator:
+        tasks = [{"tenant": each, "id": "a", "payload": 1} for each in TENANTS]
+        await producer.ask("enqueue", queue=Q, tasks=tasks)
+        await operator.ask("set_weight", queue=Q, tenant=TENANTS[3], weight=4)
+        rows = (await operator.ask("tenants", queue=Q, count=100))["tenants"]
+        assert [(row["tenant"], row["ready"], row["weight"]) for row in rows] == [
+            (each, 1, 4 if each == TENANTS[3] else 1) for each in sorted(TENANTS)
+        ]
+
+
+async def test_a_worker_of_a_queue_that_is_made_anew_serves_its_new_partitions(served: Served) -> None:
+    await make(served)
+    async with raw(served, WORKER) as worker, raw(served, tenant(TENANTS[2])) as producer:
+        await worker.attach(Q)
+        registry = served.app.store.registry
+        assert (await registry.delete(Q, purge=True)).outcome == "ok"
+        await wait_until(lambda: Q not in registry.known)
+        places = await registry.make(Q, "", partitions=2)
+        await producer.enqueue(Q, ["a"])
+        await worker.pushed()
+        assert set(served.app.queues.dispatchers) >= set(places)
+
+
+async def test_two_servers_share_the_partitions(server_store: str) -> None:
+    async with running(server_store) as one, running(server_store) as two:
+        await make(one)
+        ran: list[str] = []
+        async with (
+            fairq.open_client(url_of(one), token=PRODUCER) as client,
+            trio.open_nursery() as nursery,
+        ):
+            for n, served in enumerate((one, two)):
+                worker = fairq.Worker(url_of(served), WORKER, 2, name=f"w{n}")
+
+                @worker.task(Q)
+                async def handle(task: fairq.Task) -> None:
+                    ran.append(f"{task.tenant}/{task.id}")
+
+                await nursery.start(worker.run)
+            tasks = await client.enqueue_many(Q, range(60), tenant=[TENANTS[n % len(TENANTS)] for n in range(60)])
+            await wait_until(lambda: len(ran) >= len(tasks))
+            nursery.cancel_scope.cancel()
+        assert Counter(ran) == Counter(task.id for task in tasks)
