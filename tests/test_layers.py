@@ -27,7 +27,7 @@ IMPORTS = {
     "server/engine/dispatch": "errors model io store server/engine/stats server/engine/timers",
     "server/engine/net": ("errors model wire io tokens store server/rated_log server/settings server/engine/dispatch"),
     "server/engine": (
-        "model io store server/settings server/engine/stats server/engine/timers server/engine/dispatch "
+        "errors model io store server/settings server/engine/stats server/engine/timers server/engine/dispatch "
         "server/engine/net"
     ),
     "server/engine/verbs": (

@@ -153,7 +153,7 @@ class Registry:
         return {name.decode(): entry for name, entry in zip(flat[::2], flat[1::2], strict=True)}
 
     async def all_places(self) -> list[str]:
-        """Name the places of all queues; what was known of them and has changed is put right."""
+        """Name the places of all queues, and correct those that this server knows otherwise."""
         queues, flat = await self.entries(), await self.connection.call("HGETALL", keys.PARTITIONS)
         partitions = dict(zip(flat[::2], map(int, flat[1::2]), strict=True))
         found: list[str] = []
