@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -232,20 +233,22 @@ def test_other_tenants_are_several_none_busier_than_the_named_ones() -> None:
     assert sum(sum(each.arrivals) for each in others) == 70
     found = compare(observed, Proposal())
     assert [each.tenant for each in found.tenants] == ["a", "b", OTHERS]
-    assert "others" in {each.code for each in found.cautions}
 
 
-def test_a_reader_is_warned() -> None:
+def test_each_note_says_in_one_sentence_what_to_do() -> None:
     busy = series("a", [100] * 40, [100] * 40)
-    codes = {each.code for each in compare(told(busy, slots=2), Proposal()).cautions}
-    assert {"slots", "overload", "fit"} <= codes
+    warned = [*compare(told(busy, slots=2), Proposal()).cautions]
+    assert {"slots", "overload", "fit"} == {each.code for each in warned}
     observed = observe(
         row(), history(series("a", [1], [1])), {"a": state("a", is_paused=True), "idle": state("idle")}, {}
     )
-    codes = {each.code for each in compare(observed, Proposal(weights={"idle": 2.0})).cautions}
-    assert {"little_history", "few_starts", "not_served", "idle"} <= codes
+    unsure = compare(observed, Proposal(weights={"idle": 2.0})).cautions
+    assert {"little_history", "few_starts", "not_served", "idle"} == {each.code for each in unsure}
     shared = observe(row(leased=2, share="count"), history(series("a", [50], [50])), {"a": state("a", 0, 2)}, {})
     assert "run_time" in {each.code for each in shared.cautions}
+    for each in (*warned, *unsure, *shared.cautions):
+        assert each.text.partition(" ")[0] in ("Choose", "Compare", "Ignore", "Resume", "Simulate", "Use"), each
+        assert each.text.count(".") == each.text.endswith(".") + len(re.findall(r"\d\.\d", each.text)), "one sentence"
     assert shared.demands[0].run_ms == 2 * STEP_MS / 50
 
 

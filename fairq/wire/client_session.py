@@ -93,7 +93,6 @@ class ClientSession(Session):
     is_draining: bool = False
     reconnect_at: float = 0.0
     is_producer: bool = False  # as far as a server has said
-    server_warning: str | None = None
     trouble: str = ""  # why the last attempt to connect failed, if it did; set by the driver
     fatal: FairqError | None = field(default=None, init=False)
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
@@ -265,7 +264,6 @@ class ClientSession(Session):
             case Welcome():
                 self.is_open, self._opened_at = True, now
                 self.enqueues.limits = Limits(max(1, frame.max_batch), frame.max_message_bytes, frame.max_payload_bytes)
-                self.server_warning = frame.warning
                 self.is_producer = frame.role == Role.PRODUCER.value
                 self.waits.welcomed(is_producer=self.is_producer)
                 self.opened(now)

@@ -46,7 +46,7 @@ def test_a_table_says_what_was_and_what_would_be(commands: Commands, server: Ser
     (acme,) = (line for line in done.out.splitlines() if "acme" in line and "weight 1 -> 4" in line)
     assert "%" in acme
     assert "max_running 0 -> 2" in done.out
-    assert "s of history: come back later" in done.out
+    assert "note: Simulate again later: there are only" in done.out
     assert done.out.splitlines()[-1] == "nothing was changed"
     assert (commands("tenants", "list", "emails", "--json").json, commands("audit", "--json").out) == before
 

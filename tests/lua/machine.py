@@ -184,7 +184,6 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue = Queue(self.client, version=self.version, now=START)
         self.model = self.new_model()
         self.now = self.latest = START
-        self.has_gone_back = False
         self.claims = 0
         self.lowered: set[str] = set()  # tenants that may keep more than their limit: it was lowered
         self.given: list[tuple[str, int]] = []  # id and number of every lease so far

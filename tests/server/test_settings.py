@@ -181,7 +181,6 @@ def test_each_process_has_a_port_for_its_metrics() -> None:
 
 
 EVERYWHERE: dict[str, Any] = {"host": "0.0.0.0", "plaintext": True}
-OPEN_DEV: dict[str, Any] = {"dev": True, "plaintext": True}
 DO_NOT_GO_TOGETHER: list[tuple[dict[str, Any], str]] = [
     *(
         ({"host": host, "dev": True, "plaintext": True}, "dev")

@@ -439,10 +439,6 @@ def test_an_error_without_ref_is_fatal(end: End) -> None:
     assert end.session.fatal.code == "bad_frame"
 
 
-def test_a_warning_of_the_server_is_kept() -> None:
-    assert End().connect(warning="this is a toy").session.server_warning == "this is a toy"
-
-
 def test_reconnecting_waits_longer_each_time_with_full_jitter() -> None:
     for jitter in [0.0, 0.5, 0.999]:
         with case(jitter):

@@ -119,18 +119,20 @@ def _cautions(observed: Observed, proposal: Proposal, today: Played, proposed: P
         if measured.started >= LITTLE_STARTS and _apart(measured.p99_ms, today.outcomes[name].p99_ms) > _UNFIT
     ]
     if unfit:
-        text = "the model's waiting time today is off by more than a factor of two, so distrust it for: "
-        found.append(Caution("fit", text + ", ".join(unfit)))
+        who = ", ".join(unfit)
+        text = f"Ignore the waits of {who}: the model's are off by more than a factor of two today."
+        found.append(Caution("fit", text))
     for played, when in ((today, "today"), (proposed, "as proposed")):
         behind = [name or "the others" for name in played.outcomes if _grows(observed, name, played.outcomes[name])]
         if behind:
-            text = f"{when} more comes than is served, so waiting times grow while that lasts: "
-            found.append(Caution("overload", text + ", ".join(behind)))
+            who = ", ".join(behind)
+            text = f"Compare what is left waiting of {who}, not the waits: {when} more comes than is served."
+            found.append(Caution("overload", text))
     idle = [name for name in sorted(proposal.tenants) if not observed.measured[name].started]
     if idle:
-        found.append(
-            Caution("idle", "nothing of theirs started in this period, so a change shows nothing: " + ", ".join(idle))
-        )
+        who = ", ".join(idle)
+        text = f"Choose a period in which tasks of {who} started: in this one your change shows nothing."
+        found.append(Caution("idle", text))
     return found
 
 

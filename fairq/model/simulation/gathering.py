@@ -55,4 +55,4 @@ async def gather(
         elif name in named:
             raise NotFound(f"queue {queue} has no tenant {name}", field="tenant")
     slots = None if rows[0].slots else proposal.slots
-    return observe(rows[0], history, states, limits, slots=slots, run_s=run_s, is_cut=since_ms > 0)
+    return observe(rows[0], history, states, limits, slots=slots, run_s=run_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -18,14 +19,12 @@ from fairq.model.tenants import TenantState
 
 MAX_TASKS = 20_000  # that come in one simulation: of a busier queue only the last part of the period is simulated
 LITTLE_MS, LITTLE_STARTS = 300_000, 30
-Code = Literal[
-    "cut", "little_history", "few_starts", "slots", "run_time", "not_served", "others", "fit", "overload", "idle"
-]  # fmt: skip
+Code = Literal["little_history", "few_starts", "slots", "run_time", "not_served", "fit", "overload", "idle"]
 
 
 @frozen
 class Caution:
-    """Something that a reader of a simulation must know; `code` is stable."""
+    """What a reader of a simulation should do, and why; `code` is stable."""
 
     code: Code
     text: str
@@ -58,12 +57,12 @@ def cut(history: History, factor: float = 1.0) -> int:
 
 def observe(
     row: QueueRow, history: History, states: Mapping[str, TenantState], limits: Mapping[str, Limits], *,
-    slots: int | None = None, run_s: float | None = None, is_cut: bool = False,
+    slots: int | None = None, run_s: float | None = None,
 ) -> Observed:  # fmt: skip
     """Combine what is known about a queue and the tenants in its history (and others that have a state).
 
     `slots`: in place of those that are attached now. `run_s`: how long tasks run, for a queue that shares tasks: its
-    history has no worker time. `is_cut`: the history is a part of the period.
+    history has no worker time.
 
     Raises: NotFound without history; BadRequest.
     """
@@ -76,11 +75,6 @@ def observe(
         raise BadRequest(f"{has}: say for how many slots to simulate", field="slots")
     cautions: list[Caution] = []
     over_ms = history.step_ms * len(history.times_ms)
-    if is_cut:
-        text = (
-            f"only the last {over_ms / 60_000:.0f} min are simulated: more than {MAX_TASKS:,} tasks came in the period"
-        )
-        cautions.append(Caution("cut", text))
     usual_ms = _usual_run_ms(row, history, run_s, over_ms, cautions)
     demands, terms, measured = [], {}, {}
     for name in [*(name for name in series if name), *([OTHERS] if OTHERS in series else [])]:
@@ -120,7 +114,10 @@ def _usual_run_ms(row: QueueRow, history: History, run_s: float | None, over_ms:
             field="run_time",
         )
     run_ms = max(1.0, row.leased * over_ms / started)
-    text = f"tasks are taken to run {run_ms / 1000:.3g} s, from how many run now: this history has no worker time"
+    text = (
+        f"Use `fairq simulate --run-time` if tasks do not run {run_ms / 1000:.3g} s: that is computed from how many run"
+        " now, since this history has no worker time."
+    )
     cautions.append(Caution("run_time", text))
     return run_ms
 
@@ -205,22 +202,22 @@ def _cautions(
 ) -> list[Caution]:  # fmt: skip
     found = []
     if over_ms < LITTLE_MS:
-        found.append(Caution("little_history", f"only {over_ms / 1000:.0f} s of history: come back later"))
+        text = f"Simulate again later: there are only {over_ms / 1000:.0f} s of history."
+        found.append(Caution("little_history", text))
     few = [name for name, each in series.items() if name and each.totals.started < LITTLE_STARTS]
     if few:
-        found.append(Caution("few_starts", f"fewer than {LITTLE_STARTS} starts, so p99 says little: {_names(few)}"))
+        text = f"Choose a longer period to compare waits of {_names(few)}: each had fewer than {LITTLE_STARTS} starts."
+        found.append(Caution("few_starts", text))
     served_s = sum(each.totals.delivered for each in series.values())
     if row.settings.share == "time" and served_s * 1000 > 1.05 * over_ms * slots:
         used = served_s * 1000 / over_ms
-        text = f"tasks used {used:.1f} slots on average, and {slots} are simulated: there were more workers then"
+        text = f"Simulate {math.ceil(used)} slots or more: tasks used {used:.1f} on average, and {slots} are simulated."
         found.append(Caution("slots", text))
     kept = [name for name, each in states.items() if each.is_paused or each.is_closed]
     if row.is_paused or row.is_closed or kept:
         what = "the queue" if row.is_paused or row.is_closed else _names(kept)
-        found.append(Caution("not_served", f"paused or closed now, and simulated as if served: {what}"))
-    if OTHERS in series:
-        text = "tenants with less traffic are simulated as a few of equal traffic and weight 1"
-        found.append(Caution("others", text))
+        text = f"Resume {what} before you rely on this: paused or closed tenants are simulated as if served."
+        found.append(Caution("not_served", text))
     return found
 
 

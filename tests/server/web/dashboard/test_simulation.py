@@ -52,7 +52,7 @@ async def test_a_proposal_is_shown_beside_today(site: Site, worker: Raw) -> None
     told = await page(site)
     assert "Nothing is changed" in told
     assert "ada" in told
-    assert "come back later" in told
+    assert "Simulate again later:" in told
     html = await read(site, 200, **{"weight:ada": "4", "slots": "7"})
     assert 'name="weight:ada" aria-label="Weight of ada" placeholder="1" value="4"' in html
     assert 'name="slots" min="1" max="10000" value="7"' in html
