@@ -118,9 +118,13 @@ def show(result: dict[str, Any], *, as_json: bool, out: Path | None) -> None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "report.json").write_bytes(report.as_json(result))
         (out / "report.md").write_text(report.as_markdown(result, tables))
-        for scenario, part in parts:
-            for path in scenario.draw(part, out):
+        try:
+            for path in (path for scenario, part in parts for path in scenario.draw(part, out)):
                 print(f"wrote {path}", file=sys.stderr)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "matplotlib":
+                raise
+            print("no pictures: matplotlib is missing; remedy: pip install -e '.[loadtest]'", file=sys.stderr)
 
 
 async def main(arguments: argparse.Namespace) -> int:

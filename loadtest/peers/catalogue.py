@@ -28,7 +28,7 @@ class Peer:
     pip: tuple[str, ...] = ()
     npm: tuple[str, ...] = ()
     apt: str = ""  # also the name of the program
-    store: str = "valkey"  # or fairq, postgres, beanstalkd, nats-server
+    store: str = "valkey"  # or fairq, postgres, nats-server
     slots: int = 1
     ten_slots: tuple[int, int] | None = (1, 10)
     count: int = 20_000  # tasks in bulk; a slow peer has fewer
@@ -57,18 +57,6 @@ PEERS = [
         "rq", ("rq>=2", REDIS_PY), ten_slots=(10, 1), count=1_500, flood=2_000,
     ),
     Peer(
-        "SAQ", "peer_saq.py", "concurrency 50, 1,000 enqueues at once (SAQ sends 20 at a time), results not kept",
-        "saq", ("saq[redis,hiredis]", "typing-extensions"), slots=50, count=4_000, flood=4_000,
-    ),
-    Peer(
-        "arq", "peer_arq.py", "max_jobs 100, poll_delay 0.01 s, 50 callers enqueue, results not kept",
-        "arq", ("arq",), slots=100, count=4_000, flood=4_000,
-    ),
-    Peer(
-        "streaq", "peer_streaq.py", "concurrency 48, enqueue_many of 1,000, results not kept",
-        "streaq", ("streaq",), slots=48, count=4_000, flood=4_000,
-    ),
-    Peer(
         "taskiq", "peer_taskiq.py", "RedisStreamBroker, --max-async-tasks 100, 50 callers enqueue, no result backend",
         "taskiq", ("taskiq", "taskiq-redis", "hiredis"), slots=100, count=4_000, flood=4_000,
     ),
@@ -85,20 +73,12 @@ PEERS = [
         "celery", ("celery[redis]", "hiredis"), count=1_500, flood=2_000, options={"pool": "solo"},
     ),
     Peer(
-        "huey", "peer_huey.py", "8 threads, no results, 8 threads enqueue; no acknowledgement: popped is gone",
-        "huey", ("huey", REDIS_PY), slots=8, count=5_000, flood=5_000,
-    ),
-    Peer(
         "BullMQ", "peer_bullmq.js", "concurrency 50, addBulk of 1,000, removeOnComplete",
         "bullmq", npm=BULLMQ, slots=50, count=8_000, flood=10_000,
     ),
     Peer(
         "BullMQ, PostgreSQL", "peer_bullmq.js", "the same, 50 connections; synchronous_commit as --fsync says",
         "bullmq", npm=BULLMQ, store="postgres", slots=50, count=8_000, flood=10_000, options={"backend": "postgres"},
-    ),
-    Peer(
-        "beanstalkd", "peer_beanstalkd.py", "binlog, -f as --fsync says; 100 commands in a write, one connection",
-        "beanstalkd", apt="beanstalkd", store="beanstalkd",
     ),
     Peer(
         "NATS JetStream", "peer_nats.py", "file store, work queue, 250 publishes under way, pulls of 500; syncs rarely",

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadtest.processes import RunFailed
-
 OURS, OTHERS, YARDSTICK = "#c2410c", "#64748b", "#cbd5e1"
 
 
@@ -16,13 +14,11 @@ def _colour(name: str) -> str:
 
 
 def draw(part: Mapping[str, Any], directory: Path) -> list[Path]:
-    """Draw drained and flow per system, as parts of raw Redis. Raises: RunFailed with the remedy."""
+    """Draw drained and flow per system, as parts of raw Redis."""
     if not part["rows"]:
         return []
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise RunFailed("pictures need matplotlib; remedy: pip install -e '.[loadtest]'") from error
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

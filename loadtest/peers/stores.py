@@ -14,7 +14,7 @@ from attrs import frozen
 
 from fairq.store.embedded import socket_path
 from loadtest.peers.catalogue import Peer
-from loadtest.processes import START_S, RunFailed, free_port, plain_store, resident_bytes, running_server, stop
+from loadtest.processes import START_S, RunFailed, free_port, plain_store, running_server, stop
 from tests import postgres
 
 
@@ -55,24 +55,17 @@ def _nats_configuration(directory: Path, port: int) -> Path:
 
 
 @asynccontextmanager
-async def _program(peer: Peer, program: str, directory: Path, fsync: str) -> AsyncIterator[RunningStore]:
-    """Run beanstalkd (its log synced as `fsync` says) or a NATS server (which syncs its files as it sees fit)."""
+async def _nats(program: str, directory: Path) -> AsyncIterator[RunningStore]:
+    """Run a NATS server, which syncs its files as it sees fit."""
     port = free_port()
     await trio.Path(directory).mkdir(parents=True, exist_ok=True)
-    if peer.store == "beanstalkd":
-        every_ms = "0" if fsync == "always" else "1000"
-        command = [program, "-l", "127.0.0.1", "-p", str(port), "-b", str(directory), "-f", every_ms]
-    else:
-        command = [program, "-c", str(_nats_configuration(directory, port)), "-l", str(directory / "store.log")]
+    command = [program, "-c", str(_nats_configuration(directory, port)), "-l", str(directory / "store.log")]
     process = await trio.lowlevel.open_process(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
         await _wait_listening(port, process)
-        if peer.store == "beanstalkd":
-            yield RunningStore({"port": port}, {"store": process.pid}, lambda: resident_bytes(process.pid))
-        else:
-            yield RunningStore({"port": port}, {"store": process.pid}, lambda: _file_bytes(directory / "store"))
+        yield RunningStore({"port": port}, {"store": process.pid}, lambda: _file_bytes(directory / "store"))
     finally:
         await stop(process, 5.0)
 
@@ -107,5 +100,5 @@ async def running_store(peer: Peer, program: str, directory: Path, fsync: str) -
         with _postgres(fsync) as store:
             yield store
     else:
-        async with _program(peer, program, directory, fsync) as store:
+        async with _nats(program, directory) as store:
             yield store

@@ -113,13 +113,13 @@ async def test_quick_run_installs_nothing_and_names_the_remedy(monkeypatch: pyte
     assert "pip install" in missing["RQ"]
     assert "npm install" in missing["BullMQ"]
     assert missing["BullMQ, PostgreSQL"].endswith("; apt-get install postgresql")
-    assert missing["beanstalkd"].endswith("remedy: apt-get install beanstalkd")
+    assert missing["NATS JetStream"].endswith("; apt-get install nats-server")
 
 
 @pytest.mark.parametrize(
     ("value", "names"),
     [
-        ("huey", ["huey"]),
+        ("RQ", ["RQ"]),
         ("fairq,BullMQ", ["fairq", "fairq, 100", "BullMQ", "BullMQ, PostgreSQL"]),
         ("", [p.name for p in PEERS]),
     ],
