@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -17,7 +18,14 @@ from fairq.cli.output import configure_logging
 from fairq.errors import FairqError
 from loadtest import machine, report
 from loadtest.faults.run import SCENARIOS as FAULTS_SCENARIOS
-from loadtest.faults.scenario import ALL, MINUTES_VARIABLE, NAME_VARIABLE, SEED_VARIABLE
+from loadtest.faults.scenario import (
+    ALL,
+    INTO_VARIABLE,
+    KILLS_VARIABLE,
+    MINUTES_VARIABLE,
+    NAME_VARIABLE,
+    SEED_VARIABLE,
+)
 from loadtest.figures import Verdict
 from loadtest.longest import VARIABLE as REDIS_VARIABLE
 from loadtest.peers.catalogue import FAMILIES
@@ -66,6 +74,12 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
         "--scenario", dest="faults", choices=[*FAULTS_SCENARIOS, ALL],
         help=f"how the store of `faults` is set up (or {NAME_VARIABLE}; default: single)",
     )  # fmt: skip
+    parser.add_argument(
+        "--kills", type=whole, metavar="N", help=f"of `faults`: kill until FILE has N kills (or {KILLS_VARIABLE})"
+    )
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help=f"with `--kills`: where each piece is added (or {INTO_VARIABLE})"
+    )
     parser.add_argument("--fsync", default="always", choices=["always", "everysec"], help="of all stores")
     return parser.parse_args(argv)
 
@@ -86,7 +100,7 @@ async def measure(names: Sequence[str], *, quick: bool, fsync: str, progress: Pr
     with tempfile.TemporaryDirectory(prefix="fairq-loadtest-") as directory:
         for name in names:
             try:
-                with trio.fail_after(QUICK_LIMIT_S if quick else LIMIT_S):
+                with trio.fail_after(QUICK_LIMIT_S if quick else math.inf if KILLS_VARIABLE in os.environ else LIMIT_S):
                     async with machine.watched(Path(directory)) as disturbances[name]:
                         part = await SCENARIOS[name].run(Path(directory), progress, quick=quick, fsync=fsync)
             except* (RunFailed, FairqError, trio.TooSlowError) as group:
@@ -141,6 +155,10 @@ async def main(arguments: argparse.Namespace) -> int:
         os.environ[SEED_VARIABLE] = str(arguments.seed)
     if arguments.minutes:
         os.environ[MINUTES_VARIABLE] = str(min(arguments.minutes, 25))
+    if arguments.kills:
+        os.environ[KILLS_VARIABLE] = str(arguments.kills)
+    if arguments.into:
+        os.environ[INTO_VARIABLE] = str(arguments.into)
     if arguments.faults:
         os.environ[NAME_VARIABLE] = arguments.faults
     names = list(SCENARIOS) if arguments.scenario == "all" else [arguments.scenario]

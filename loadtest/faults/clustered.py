@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
@@ -14,7 +14,8 @@ from redis.crc import key_slot
 from fairq.store import keys
 from fairq.store.topology import SLOTS
 from loadtest.faults.app import QUEUE
-from loadtest.faults.deeds import Deed, of_links
+from loadtest.faults.deeds import Deed, of_links, of_processes
+from loadtest.faults.kept import Kept
 from loadtest.faults.link import HOST, Link
 from loadtest.faults.node import Node, wait_for
 from loadtest.faults.stores import Stores
@@ -94,10 +95,10 @@ class Clustered(Stores):
                         return self._ids[id]
         raise AssertionError("no node has the slot")
 
-    async def _replace(self, disturb: Callable[[Node], AbstractAsyncContextManager[None]]) -> None:
+    async def _replace(self, disturb: Callable[[Node], AbstractAsyncContextManager[None]]) -> float:
         """Disturb the primary that has the workers' queue until its replica took over."""
         await wait_for("each primary has its replica", self._is_whole)
-        primary = await self._owner(SLOT)
+        primary, began = await self._owner(SLOT), trio.current_time()
 
         async def is_replaced() -> bool:
             return await self._owner(SLOT, primary) is not primary
@@ -105,11 +106,12 @@ class Clustered(Stores):
         async with disturb(primary):
             await wait_for("the replica takes over", is_replaced)
         await wait_for("the former primary follows", self._is_whole)
+        return began
 
-    async def _kill_replica(self) -> None:
+    async def _any_replica(self) -> Kept:
         await wait_for("each primary has its replica", self._is_whole)
         replicas = [node for node in self.nodes if await node.has("role", "slave")]
-        await self.draws.choice(replicas).kept.end()
+        return self.draws.choice(replicas).kept
 
     async def _ends(self) -> tuple[Node, Node]:
         """Return the primary that has the queue's slot, and another one."""
@@ -124,13 +126,14 @@ class Clustered(Stores):
     async def _is_moved(self, target: Node) -> bool:
         return await self._owner(SLOT) is target and await self._is_whole()
 
-    async def _move_at_once(self) -> None:
-        source, target = await self._ends()
+    async def _move_at_once(self) -> float:
+        (source, target), began = await self._ends(), trio.current_time()
         await source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", SLOT, SLOT, "NODE", self._id(target))
         await wait_for("the slot has moved", partial(self._is_moved, target))
+        return began
 
-    async def _move_by_key(self) -> None:
-        source, target = await self._ends()
+    async def _move_by_key(self) -> float:
+        (source, target), began = await self._ends(), trio.current_time()
         await target.ask("CLUSTER", "SETSLOT", SLOT, "IMPORTING", self._id(source))
         await source.ask("CLUSTER", "SETSLOT", SLOT, "MIGRATING", self._id(target))
         while found := await source.ask("CLUSTER", "GETKEYSINSLOT", SLOT, 10):
@@ -138,6 +141,7 @@ class Clustered(Stores):
         for node in (target, source):
             await node.ask("CLUSTER", "SETSLOT", SLOT, "NODE", self._id(target))
         await wait_for("the slot has moved", partial(self._is_moved, target))
+        return began
 
     def _links(self) -> list[Link]:
         return [node.link for node in self.nodes]
@@ -145,10 +149,10 @@ class Clustered(Stores):
     def deeds(self) -> dict[str, Deed]:
         """Return the faults, by name."""
         links: Mapping[str, Deed] = of_links("the link to a node", self._links, self.draws)
-        own: dict[str, Callable[[], Awaitable[None]]] = {
+        own: dict[str, Deed] = {
             "kill the queue's primary": partial(self._replace, lambda node: node.kept.down()),
             "stop the queue's primary": partial(self._replace, lambda node: node.kept.still()),
-            "kill a replica": self._kill_replica, "move the queue's slot": self._move_at_once,
+            **of_processes("a replica", self._any_replica), "move the queue's slot": self._move_at_once,
             "move the queue's slot key by key": self._move_by_key,
         }  # fmt: skip
         return own | {name: deed for name, deed in links.items() if "lose" not in name}

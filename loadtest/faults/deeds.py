@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from random import Random
 
 import trio
@@ -12,7 +13,7 @@ from loadtest.faults.kept import Kept
 from loadtest.faults.link import Link
 from loadtest.processes import RunFailed
 
-Deed = Callable[[], Awaitable[None]]  # does a fault, and heals it
+Deed = Callable[[], Awaitable[float]]  # does a fault and heals it; returns when it began
 STOPPED_S = 3.0  # a process stands still, or a link is held, for so long: longer than a store's probe, not than a lease
 SLOW_S = 0.05  # for each piece on a slow link
 _LOST_S = 30.0  # until a reply has come that could be lost
@@ -21,16 +22,18 @@ _LOST_S = 30.0  # until a reply has come that could be lost
 def of_processes(name: str, choose: Callable[[], Awaitable[Kept]]) -> dict[str, Deed]:
     """Return the faults of processes of one kind."""
 
-    async def kill() -> None:
-        await (await choose()).end()
+    async def end_by(number: signal.Signals) -> float:
+        process, began = await choose(), trio.current_time()
+        await process.end(number)
+        return began
 
-    async def end() -> None:
-        await (await choose()).end(signal.SIGTERM)
-
-    async def stop() -> None:
-        async with (await choose()).still():
+    async def stop() -> float:
+        process, began = await choose(), trio.current_time()
+        async with process.still():
             await trio.sleep(STOPPED_S)
+        return began
 
+    kill, end = partial(end_by, signal.SIGKILL), partial(end_by, signal.SIGTERM)
     return {f"kill {name}": kill, f"end {name}": end, f"stop {name}": stop}
 
 
@@ -38,20 +41,21 @@ def of_links(name: str, links: Callable[[], Sequence[Link]], draws: Random) -> d
     """Return the faults of links to one end, any of which is chosen."""
 
     def fault(begin: Callable[[Link], None], seconds: float = STOPPED_S) -> Deed:
-        async def do() -> None:
-            link = await used(links, draws)
+        async def do() -> float:
+            link, began = await used(links, draws), trio.current_time()
             begin(link)
             await trio.sleep(seconds)
             link.heal()
+            return began
 
         return do
 
-    async def lose_reply() -> None:
+    async def lose_reply() -> float:
         link = await used(links, draws)
         link.lose_reply()
         with trio.move_on_after(_LOST_S):
             await link.lost.wait()
-            return
+            return trio.current_time()
         raise RunFailed(f"no reply came on {name} in {_LOST_S:g} s")
 
     def slow(link: Link) -> None:

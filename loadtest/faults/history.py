@@ -108,6 +108,10 @@ def _late(history: History) -> Iterable[str]:
     return {ran.id for ran in history.events("start") if ran.id in ends and ran.at > ends[ran.id] + LATE_S}
 
 
+def _dead(history: History) -> Iterable[str]:
+    return (f"{id}: {reason}" for id, reason in history.dead.items() if reason not in ("", "expired"))
+
+
 def _left(history: History) -> Iterable[str]:
     return history.left
 
@@ -124,6 +128,7 @@ RULES: Mapping[str, Callable[[History], Iterable[str]]] = {
     "stale settlement taken": _stale_taken,
     "started before its start": _early,
     "started after its expiry": _late,
+    "dead by a fault": _dead,  # handlers fail once at most, so only an expired task may be a dead letter
     "left": _left,
     "ended by itself": _crashed,  # a process
 }

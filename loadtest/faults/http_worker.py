@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
+from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
 import trio
-from attrs import define
+from attrs import define, field
 
 from loadtest.faults.history import History, Ran, Settled
 
@@ -32,14 +34,19 @@ def _post(url: str, path: str, body: Any) -> Any:
 
 @define(eq=False)
 class HttpWorker:
-    """Claims, works and settles, at one server after the other."""
+    """Claims, works and settles, at the servers in turn."""
 
     urls: list[str]
     history: History
+    _next: Iterator[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._next = itertools.cycle(self.urls)
 
     async def _ask(self, path: str, body: Any) -> Any:
-        """Ask the first server that answers; None if none does."""
-        for url in self.urls:
+        """Ask the next server that answers; None if none does."""
+        for _ in self.urls:
+            url = next(self._next)
             try:
                 return await trio.to_thread.run_sync(_post, url, path, body)
             except (OSError, HTTPException, ValueError):

@@ -20,11 +20,23 @@ HALF = "half an answer"
 
 @define(eq=False)
 class Edge:
-    """A moment: a call of the store's `verb` was `sent`, or `answered`. Or HALF: a client has half of an answer."""
+    """A moment: a call of the store's `verb` was `sent`, or `answered`. Or HALF: a client has half of an answer.
+
+    The first connection that comes there stands still, until it is to go on or to break.
+    """
 
     when: str
     verb: str = ""
+    is_taken: bool = field(default=False, init=False)  # a connection comes to it
     reached: trio.Event = field(factory=trio.Event, init=False)
+    goes_on: trio.Event = field(factory=trio.Event, init=False)
+    scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+
+    async def stand_still(self, scope: trio.CancelScope) -> None:
+        """Let a connection stand still here."""
+        self.scope = scope
+        self.reached.set()
+        await self.goes_on.wait()
 
 
 @define(eq=False)
@@ -37,7 +49,7 @@ class Link:
     delay_s: float = field(default=0.0, init=False)
     piece: int = field(default=_PIECE, init=False)
     lost: trio.Event = field(factory=trio.Event, init=False)  # a reply, by `lose_reply`
-    edge: Edge | None = field(default=None, init=False)  # where the next connection that comes there stands still
+    edge: Edge | None = field(default=None, init=False)  # where a connection is to stand still
     is_losing: bool = field(default=False, init=False)
     refused: set[str] = field(factory=set, init=False)  # addresses of clients
     flow: trio.Event = field(factory=trio.Event, init=False)
@@ -53,7 +65,7 @@ class Link:
         self.flow = trio.Event()
 
     def heal(self) -> None:
-        """Let all through again, at once and whole; what stands still at an edge breaks."""
+        """Let all through again, at once and whole."""
         self.delay_s, self.piece, self.is_losing, self.edge = 0.0, _PIECE, False, None
         self.refused.clear()
         self.flow.set()
@@ -110,8 +122,8 @@ class _Passage:
     _replies: hiredis.Reader = field(factory=hiredis.Reader, init=False)
     _sent: int = 0  # calls
     _answered: int = 0
-    _due: int = 0  # the call at an edge; 0: none
-    _edge: Edge | None = None
+    _edge: Edge | None = None  # to which the answer of the call `_due` comes
+    _due: int = 0
 
     async def run(self) -> None:
         """Forward until either side ends."""
@@ -125,8 +137,11 @@ class _Passage:
                 await self.link.flow.wait()
                 if self.link.is_losing:
                     self.link.is_losing, self._loses = False, True
-                if self.link.reads_calls and self._comes_to_edge(data) and self._edge and self._edge.when == "sent":
-                    await self._stand_still()
+                if self.link.reads_calls and (edge := self._edge_of(data)):
+                    if edge.when == "sent":
+                        await edge.stand_still(self.scope)
+                    else:
+                        self._edge, self._due = edge, self._sent
                 await self._bring(self.far, data)
         self._end()
 
@@ -139,12 +154,13 @@ class _Passage:
                     break
                 if self.link.reads_calls:
                     self._count_replies(data)
-                    if self._due and self._answered >= self._due:
-                        await self._stand_still()
-                elif (edge := self.link.edge) and edge.when == HALF and len(data) > 1:
-                    self._edge, self.link.edge = edge, None
+                    if (due := self._edge) and self._answered >= self._due:
+                        self._edge = None
+                        await due.stand_still(self.scope)
+                elif (edge := self.link.edge) and not edge.is_taken and edge.when == HALF and len(data) > 1:
+                    edge.is_taken = True
                     await self._bring(self.near, data[: len(data) // 2])
-                    await self._stand_still()
+                    await edge.stand_still(self.scope)
                 await self._bring(self.near, data)
         self._end()
 
@@ -158,22 +174,18 @@ class _Passage:
         if not self.is_muted:
             self.scope.cancel()
 
-    def _comes_to_edge(self, data: bytes | bytearray) -> bool:
-        """Count the calls in some requests; True if one is that of the link's edge."""
+    def _edge_of(self, data: bytes | bytearray) -> Edge | None:
+        """Count the calls in some requests; return the link's edge if one of them comes to it."""
+        found = None
         self._requests.feed(bytes(data))
         while (call := self._requests.gets()) is not False:
             self._sent += 1
-            edge = self.link.edge
-            if edge and len(call) > 1 and call[1].split(b"_", 2)[2:] == [edge.verb.encode()]:  # fq_<version>_<verb>
-                self._edge, self.link.edge, self._due = edge, None, self._sent
-        return self._due > 0
+            edge, name = self.link.edge, call[1] if len(call) > 1 else b""  # fq_<version>_<verb>
+            if edge and not edge.is_taken and name.split(b"_", 2)[2:] == [edge.verb.encode()]:
+                found, edge.is_taken = edge, True
+        return found
 
     def _count_replies(self, data: bytes | bytearray) -> None:
         self._replies.feed(bytes(data))
         while self._replies.gets() is not False:
             self._answered += 1
-
-    async def _stand_still(self) -> None:
-        assert self._edge
-        self._edge.reached.set()
-        await trio.sleep_forever()

@@ -1,14 +1,15 @@
 """One run of `faults`: traffic, one fault after the other by a seed, then peace, and the history.
 
-Each fault is followed by a probe: the next one begins when a task that was enqueued after it is done.
+The next fault begins when a task that was enqueued behind the last one is done, and all servers serve.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import trio
 from attrs import define, field, frozen
@@ -18,6 +19,7 @@ from fairq.errors import FairqError
 from loadtest.faults.app import QUEUE
 from loadtest.faults.clustered import Clustered
 from loadtest.faults.deeds import Deed
+from loadtest.faults.edges import kills
 from loadtest.faults.history import History, Ran
 from loadtest.faults.http_worker import QUEUE as HTTP_QUEUE
 from loadtest.faults.http_worker import HttpWorker
@@ -28,18 +30,33 @@ from loadtest.faults.world import SERVERS, WORKERS, World
 from loadtest.report import Progress
 from loadtest.watch import queue_state, wait_until
 
-SCENARIOS: Mapping[str, type[Stores]] = {
-    "single": Single, "embedded": Embedded, "sentinel": Watched, "sentinel-2": WatchedTwice, "cluster": Clustered,
-    "rolling": Rolling,
-    "disk": Disk, "clock": Clock,
-}  # fmt: skip
+
+class Scenario(NamedTuple):
+    """How the store is set up, and which faults are done."""
+
+    stores: type[Stores]
+    deeds: Callable[[World], dict[str, Deed]] = World.deeds
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "single": Scenario(Single),
+    "embedded": Scenario(Embedded),
+    "sentinel": Scenario(Watched),
+    "sentinel-2": Scenario(WatchedTwice),
+    "cluster": Scenario(Clustered),
+    "rolling": Scenario(Rolling),
+    "disk": Scenario(Disk),
+    "clock": Scenario(Clock),
+    "edges": Scenario(Rolling, kills),
+}
 
 
 @frozen
 class Sizes:
-    """For how long faults are done, how many of all kinds (0: all), and how long the drain may take."""
+    """For how long faults are done, each so many times at least; how many kinds (0: all); how long a drain may take."""
 
     seconds: float = 300.0
+    rounds: int = 1
     kinds: int = 0
     limit: float = 240.0
 
@@ -66,14 +83,14 @@ class Run:
     def of(cls, name: str, seed: int, directory: Path, fsync: str, sizes: Sizes, progress: Progress) -> Run:
         """Make a run of a scenario."""
         draws = Random(f"{seed} victims")
-        stores = SCENARIOS[name](directory / "store", fsync, SERVERS, draws)
+        stores = SCENARIOS[name].stores(directory / "store", fsync, SERVERS, draws)
         stores.check()
         return cls(name, seed, World(directory, stores, draws), sizes, progress)
 
     def __attrs_post_init__(self) -> None:
         self._order = Random(f"{self.seed} order")
         self.traffic = Traffic(Random(f"{self.seed} traffic"), self.history)
-        deeds = self.world.deeds()
+        deeds = SCENARIOS[self.name].deeds(self.world)
         chosen = self._order.sample(sorted(deeds), min(self.sizes.kinds or len(deeds), len(deeds)))
         self.deeds = {name: deeds[name] for name in chosen}
         self.recovery_s = {name: [] for name in chosen}
@@ -94,7 +111,7 @@ class Run:
         urls = self.world.urls
         async with fairq.open_client(urls, token="dev-operator") as operator:
             async with trio.open_nursery() as sending:
-                sending.start_soon(self.traffic.run, urls)
+                sending.start_soon(self.traffic.run, self.world.urls_of)
                 async with fairq.open_client(urls, token="dev-tenant:probe") as client:
                     await self.traffic.probe(client)
                     await self._do_all(client)
@@ -106,12 +123,13 @@ class Run:
     async def _do_all(self, client: fairq.Client) -> None:
         end = trio.current_time() + self.sizes.seconds
         for fault in self._in_order():
-            if all(self.recovery_s.values()) and trio.current_time() >= end:
+            rounds = min(map(len, self.recovery_s.values()))
+            if rounds >= self.sizes.rounds and trio.current_time() >= end:
                 return
+            await self.world.wait_serving()
             self.history.fault = fault
             self._say(f"{len(self.history.enqueued):,} tasks, {self.history.faults.total()} faults; now: {fault}")
-            began = trio.current_time()
-            await self.deeds[fault]()
+            began = await self.deeds[fault]()
             self.history.faults[fault] += 1
             await self.traffic.probe(client)
             self.recovery_s[fault].append(trio.current_time() - began)

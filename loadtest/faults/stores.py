@@ -91,18 +91,21 @@ class Single(Stores):
     async def _choose(self) -> Kept:
         return self.node.kept
 
-    async def tear(self) -> None:
+    async def tear(self) -> float:
         """Kill the store, and leave half a write at the end of its file."""
         async with self.node.kept.down():
             newest = max((self.node.directory / "appendonlydir").glob("*.incr.aof"), key=os.path.getmtime)
             with newest.open("ab") as file:
                 file.write(_TORN)
+            return trio.current_time()
 
-    async def fill_memory(self) -> None:
+    async def fill_memory(self) -> float:
         """Let the store take nothing more for a while."""
+        began = trio.current_time()
         await self.node.ask("CONFIG", "SET", "maxmemory", 1)
         await trio.sleep(STOPPED_S)
         await self.node.ask("CONFIG", "SET", "maxmemory", 0)
+        return began
 
 
 @define(eq=False)
@@ -127,8 +130,9 @@ class Disk(Single):
     def deeds(self) -> dict[str, Deed]:
         return {"fill the store's disk": self.fill} | of_processes("the store", self._choose)
 
-    async def fill(self) -> None:
+    async def fill(self) -> float:
         """Leave no byte on the disk for a while."""
+        began = trio.current_time()
         ballast = self.node.directory / "ballast"
         try:
             with ballast.open("wb", buffering=0) as file:
@@ -138,6 +142,7 @@ class Disk(Single):
             await trio.sleep(STOPPED_S)
         finally:
             ballast.unlink()
+        return began
 
 
 def _is_written(file: int, size: int) -> bool:
@@ -175,10 +180,12 @@ class Clock(Single):
 
     def deeds(self) -> dict[str, Deed]:
         def jump(seconds: int) -> Deed:
-            async def do() -> None:
+            async def do() -> float:
                 self._set(seconds)
+                began = trio.current_time()
                 await trio.sleep(STOPPED_S)
                 self._set(0)
+                return began
 
             return do
 
@@ -222,15 +229,18 @@ class Embedded(Stores):
             os.kill(self._pid(), signal.SIGKILL)
 
     def deeds(self) -> dict[str, Deed]:
-        async def kill() -> None:
+        async def kill() -> float:
             os.kill(self._pid(), signal.SIGKILL)
+            return trio.current_time()
 
-        async def stop() -> None:
+        async def stop() -> float:
             os.kill(pid := self._pid(), signal.SIGSTOP)
+            began = trio.current_time()
             try:
                 await trio.sleep(STOPPED_S)
             finally:
                 os.kill(pid, signal.SIGCONT)
+            return began
 
         return {"kill the store": kill, "stop the store": stop}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -30,11 +31,11 @@ class Traffic:
     is_over: trio.Event = field(factory=trio.Event, init=False)
     _numbers: itertools.count[int] = field(factory=itertools.count, init=False)
 
-    async def run(self, urls: list[str]) -> None:
+    async def run(self, urls_of: Callable[[int], list[str]]) -> None:
         """Let all tenants send until it is over, and the last task of each is acknowledged or given up."""
         async with trio.open_nursery() as nursery:
             for n in range(TENANTS):
-                nursery.start_soon(self._send, urls, f"t{n}")
+                nursery.start_soon(self._send, urls_of(n), f"t{n}")
 
     async def _send(self, urls: list[str], tenant: str) -> None:
         async with fairq.open_client(urls, token=f"dev-tenant:{tenant}") as client, trio.open_nursery() as nursery:

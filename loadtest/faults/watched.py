@@ -14,7 +14,7 @@ from fairq.errors import FairqError
 from fairq.store.address import Address
 from fairq.store.embedded import program
 from fairq.store.node import BROKEN, ask_once
-from loadtest.faults.deeds import Deed
+from loadtest.faults.deeds import Deed, of_processes
 from loadtest.faults.kept import Kept, start_process
 from loadtest.faults.link import HOST
 from loadtest.faults.node import Node, wait_for
@@ -114,32 +114,33 @@ class Watched(Stores):
         named = await self._named()
         return sum(port != former.link.port for port in named) >= 2
 
-    async def _replace(self, disturb: Callable[[Node], AbstractAsyncContextManager[None]]) -> None:
+    async def _replace(self, disturb: Callable[[Node], AbstractAsyncContextManager[None]]) -> float:
         """Disturb the primary until another one was promoted; then wait until it follows."""
         await wait_for("all replicas follow", self._is_whole)
-        primary = await self.primary()
+        primary, began = await self.primary(), trio.current_time()
         async with disturb(primary):
             await wait_for("a replica is promoted", partial(self._is_promoted, primary))
         await wait_for("the former primary follows", self._is_whole)
+        return began
 
     def deeds(self) -> dict[str, Deed]:
         def replace(disturb: Callable[[Node], AbstractAsyncContextManager[None]]) -> Deed:
             return partial(self._replace, disturb)
 
-        async def kill_replica() -> None:
+        async def any_replica() -> Kept:
             await wait_for("all replicas follow", self._is_whole)
             primary = await self.primary()
-            await self.draws.choice([node for node in self.nodes if node is not primary]).kept.end()
+            return self.draws.choice([node for node in self.nodes if node is not primary]).kept
 
-        async def kill_sentinel() -> None:
-            await self.draws.choice(self.sentinels).end()
+        async def any_sentinel() -> Kept:
+            return self.draws.choice(self.sentinels)
 
         return {
             "kill the primary": replace(lambda node: node.kept.down()),
             "stop the primary": replace(lambda node: node.kept.still()),
             "cut off the primary from all but the servers": replace(_cut_off),
             "hold the link to the primary": replace(_hold),
-            "kill a replica": kill_replica, "kill a sentinel": kill_sentinel,
+            **of_processes("a replica", any_replica), **of_processes("a sentinel", any_sentinel),
         }  # fmt: skip
 
 

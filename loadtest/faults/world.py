@@ -18,7 +18,7 @@ from loadtest.faults.node import wait_for
 from loadtest.faults.stores import Stores
 from loadtest.processes import ROOT, free_port
 
-SERVERS, WORKERS, CREDIT = 2, 2, 10
+SERVERS, WORKERS, CREDIT = 2, 3, 10
 
 
 @define(eq=False)
@@ -46,6 +46,10 @@ class World:
         """Return the URLs of the servers, each through its link."""
         return [f"ws://{HOST}:{link.port}" for link in self.links]
 
+    def urls_of(self, n: int) -> list[str]:
+        """Return the URL of the nth server for the nth client, and those of all for the others: all have clients."""
+        return self.urls[n : n + 1] or self.urls
+
     @property
     def http_urls(self) -> list[str]:
         """Return the URLs of the servers' HTTP APIs."""
@@ -70,6 +74,10 @@ class World:
                 await self._wait_serving(n)
         for worker in self.workers:
             await nursery.start(worker.run)
+        await self.wait_serving()
+
+    async def wait_serving(self) -> None:
+        """Wait until all servers serve."""
         for n in range(SERVERS):
             await self._wait_serving(n)
 
@@ -80,21 +88,24 @@ class World:
         """Return all faults, by name."""
         deeds = of_processes("a worker", self._any_worker)
         for name, home in self.stores.versions().items():
-            deeds |= of_processes(name, partial(self._server_of, home))
+            deeds |= of_processes(name, partial(self._any_server, home))
         return deeds | of_links("the link to a server", lambda: self.links, self.draws) | self.stores.deeds()
 
     async def _any_worker(self) -> Kept:
         return self.draws.choice(self.workers)
 
-    async def _server_of(self, home: Path) -> Kept:
-        """Return any server of a version; if there is none, put one in another one's place."""
-        if not (found := [server for n, server in enumerate(self.servers) if self.homes[n] == home]):
-            n = self.draws.randrange(SERVERS)
-            self._next[n] = home
-            await self.servers[n].end(signal.SIGTERM)
-            await self._wait_serving(n)
-            found = [self.servers[n]]
-        return self.draws.choice(found)
+    async def _any_server(self, home: Path) -> Kept:
+        return self.servers[await self.server_of(home)]
+
+    async def server_of(self, home: Path) -> int:
+        """Return the number of any server of a version; if there is none, put one in another one's place."""
+        if found := [n for n in range(SERVERS) if self.homes[n] == home]:
+            return self.draws.choice(found)
+        n = self.draws.randrange(SERVERS)
+        self._next[n] = home
+        await self.servers[n].end(signal.SIGTERM)
+        await self._wait_serving(n)
+        return n
 
     def crashed(self) -> list[str]:
         """Name the processes that ended though nobody had ended them."""
@@ -116,7 +127,7 @@ class World:
 
     async def _start_worker(self, n: int) -> trio.Process:
         variables = {
-            "FAIRQ_URL": ",".join(self.urls), "FAIRQ_TOKEN": "dev-worker", "FAULTS_RECORD": str(self.record(n)),
+            "FAIRQ_URL": ",".join(self.urls_of(n)), "FAIRQ_TOKEN": "dev-worker", "FAULTS_RECORD": str(self.record(n)),
         }  # fmt: skip
         command = ["-m", "fairq", "worker", "loadtest.faults.app:app", "-c", str(CREDIT), "--name", f"w{n}"]
         command += ["--loop", "trio", "--log-level", "warning"]

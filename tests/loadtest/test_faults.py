@@ -36,6 +36,7 @@ PLANTED: dict[str, Callable[[History], object]] = {
     "stale settlement taken": lambda history: history.settled.insert(0, Settled("h", 1, 4, "ok")),
     "started before its start": lambda history: history.ran.append(Ran("a", 3, "start", NOW - 1)),
     "started after its expiry": lambda history: history.ran.append(Ran("a", 3, "start", NOW + 7)),
+    "dead by a fault": lambda history: history.dead.update(e="attempts"),
     "left": lambda history: history.left.append("a"),
     "fault that never happened": lambda history: history.faults.pop("kill the store"),
     "ended by itself": lambda history: history.crashed.append("server 0, once"),
