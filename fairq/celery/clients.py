@@ -5,26 +5,34 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar
 
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
-import fairq.sync
+from fairq.client import client
+from fairq.client.channel import check_token, choose_servers
+from fairq.client.connect_steps import Servers
 from fairq.errors import BadRequest, FairqError, Retryable
 from fairq.model.tasks import NewTask
-from fairq.sync.driver import check_thread
+from fairq.sync.client import Client
+from fairq.sync.driver import Driver
 
 DEFAULT_PORT = 7700
 _TIMEOUT_S = 5.0  # where `broker_connection_timeout` is None
 
 R = TypeVar("R")
 
+
+class _Driver(Driver):
+    def _check_thread(self) -> None:
+        """Allow calls in an event loop: it stands still, as in `delay()` with every broker."""
+
+
 _Key = tuple[str, str | None, ssl.SSLContext | None, float]
 
-opened: dict[_Key, fairq.sync.Client] = {}
+opened: dict[_Key, Client] = {}
 _lock = threading.Lock()
 
 
@@ -32,6 +40,12 @@ def url_of(info: Connection) -> str:
     """Return the URL of a connection's server."""
     host = info.hostname or "localhost"
     return f"{'wss' if info.ssl else 'ws'}://{f'[{host}]' if ':' in host else host}:{info.port or DEFAULT_PORT}"
+
+
+def tokens_of(info: Connection) -> tuple[str | None, str | None]:
+    """Return the tokens with which to receive and to send: the password's two parts around a comma, or all of it."""
+    receiving, _, sending = (info.password or "").partition(",")
+    return receiving or None, sending or receiving or None
 
 
 @cache
@@ -45,37 +59,30 @@ def tls_of(info: Connection) -> ssl.SSLContext | None:
     return _context(options.get("ca_certs") if isinstance(options, dict) else None) if options else None
 
 
-def _client(*key: *_Key) -> fairq.sync.Client:
+def _client(*key: *_Key) -> Client:
     with _lock:
         if key not in opened:
             url, token, tls, timeout = key
-            opened[key] = fairq.sync.open_client(url, token=token, tls=tls, timeout=timeout)
+            driver = _Driver(Servers(choose_servers(url, tls)), None if token is None else check_token(token))
+            opened[key] = Client(client.Client(driver, timeout), driver)
         return opened[key]
 
 
-def call(info: Connection, ask: Callable[[fairq.sync.Client], R]) -> R:
-    """Ask something of the server, and wait for the answer, in an event loop too: there a thread asks.
+def call(info: Connection, ask: Callable[[Client], R]) -> R:
+    """Ask something of the server, and wait for the answer.
 
     Raises: Retryable, after the connection's time-out: kombu tries again; OperationalError for all other refusals.
     """
-
-    def asked() -> R:
-        return ask(_client(url_of(info), info.password, tls_of(info), info.connect_timeout or _TIMEOUT_S))
-
-    try:
-        check_thread()
-    except RuntimeError:
-        with ThreadPoolExecutor(1) as thread:
-            return refused(thread.submit(asked).result)
-    return refused(asked)
+    key = url_of(info), tokens_of(info)[1], tls_of(info), info.connect_timeout or _TIMEOUT_S
+    return refused(lambda: ask(_client(*key)))
 
 
 def enqueue(info: Connection, queue: str, task: NewTask) -> bool:
     """Enqueue a task; returns False if it has expired already. Raises: as `call`."""
 
-    def ask(client: fairq.sync.Client) -> bool:
+    def ask(sender: Client) -> bool:
         try:
-            client.enqueue_tasks(queue, [task])
+            sender.enqueue_tasks(queue, [task])
         except BadRequest as error:
             if error.field not in ("expires_at", "expires_at_ms"):
                 raise

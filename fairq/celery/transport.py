@@ -20,7 +20,7 @@ from kombu.transport import virtual
 
 from fairq.celery import outcomes
 from fairq.celery.broadcasts import broadcast
-from fairq.celery.clients import DEFAULT_PORT, call, enqueue, refused, tls_of, url_of
+from fairq.celery.clients import DEFAULT_PORT, call, enqueue, refused, tls_of, tokens_of, url_of
 from fairq.celery.leases import Leases, Pushed
 from fairq.celery.messages import Message, NotAMessage, to_message, to_task
 from fairq.errors import Retryable
@@ -168,7 +168,7 @@ class Channel(virtual.Channel):
         info, run = self.connection.client, uuid4().hex[:8]
         host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:40]
         return Leases.open(
-            url_of(info), info.password, tls_of(info), worker=f"{host}-{os.getpid()}-{run}",
+            url_of(info), tokens_of(info)[0], tls_of(info), worker=f"{host}-{os.getpid()}-{run}",
             queues=queues, credit=self._credit, alarm=self.connection.alarm,
         )  # fmt: skip
 

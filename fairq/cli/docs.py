@@ -10,9 +10,9 @@ from fairq.model.suggestions import did_you_mean
 
 FOLDER = Path(__file__).parents[1] / "docs"
 ORDER = (
-    "tutorial", "concepts", "tasks", "workers", "schedules", "django", "fastapi", "testing", "api", "operations",
-    "deploy", "stores", "security", "webhooks", "dashboard", "monitoring", "limits", "incidents", "recovery", "backup",
-    "upgrade", "protocol", "comparison", "changelog",
+    "tutorial", "concepts", "tasks", "workers", "schedules", "django", "fastapi", "celery", "testing", "api",
+    "operations", "deploy", "stores", "security", "webhooks", "dashboard", "monitoring", "limits", "incidents",
+    "recovery", "backup", "upgrade", "protocol", "comparison", "changelog",
 )  # fmt: skip
 
 

@@ -97,6 +97,9 @@ class Driver:
         check_thread()
         return cls(Servers(choose_servers(urls, tls)), None if token is None else check_token(token))
 
+    def _check_thread(self) -> None:
+        check_thread()
+
     @property
     def max_payload_bytes(self) -> int:
         """The longest payload in bytes that the server has said it takes."""
@@ -104,7 +107,7 @@ class Driver:
 
     def now(self) -> float:
         """Return the time in seconds. Raises: RuntimeError inside an event loop, or a call of the same thread."""
-        check_thread()
+        self._check_thread()
         if threading.get_ident() in self._threads:
             raise RuntimeError(_NESTED)
         return _now()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
 
+ROOT = Path(__file__).parent.parent.parent
 VARIABLE = "FAIRQ_LOADTEST_PEER"
 REDIS_PY = "redis[hiredis]"
+CELERY = ("celery[redis]", "hiredis", "-e", f"{ROOT}[celery]")
 BULLMQ = ("bullmq@6", "ioredis", "pg")
 
 
@@ -66,11 +69,19 @@ PEERS = [
     ),
     Peer(
         "Celery, prefork", "peer_celery.py", "prefork of 2, prefetch 4, acks_late, results ignored, 8 threads enqueue",
-        "celery", ("celery[redis]", "hiredis"), slots=2, ten_slots=None, count=1_500, options={"pool": "prefork"},
+        "celery", CELERY, slots=2, ten_slots=None, count=1_500, options={"pool": "prefork"},
+    ),
+    Peer(
+        "Celery, prefork, fairq", "peer_celery.py", "the same through fairq",
+        "celery", CELERY, store="fairq", slots=2, ten_slots=None, count=1_500, options={"pool": "prefork"},
     ),
     Peer(
         "Celery, solo", "peer_celery.py", "solo, else the same; behind the flood a pool of 10 threads",
-        "celery", ("celery[redis]", "hiredis"), count=1_500, flood=2_000, options={"pool": "solo"},
+        "celery", CELERY, count=1_500, flood=2_000, options={"pool": "solo"},
+    ),
+    Peer(
+        "Celery, solo, fairq", "peer_celery.py", "the same through fairq; behind the flood a prefetch multiplier of 1",
+        "celery", CELERY, store="fairq", count=1_500, flood=2_000, options={"pool": "solo"},
     ),
     Peer(
         "BullMQ", "peer_bullmq.js", "concurrency 50, addBulk of 1,000, removeOnComplete",

@@ -28,8 +28,7 @@ def served(data: Path, port: int = 0, **variables: str) -> Iterator[int]:
 def variables_for(port: int, results: Path) -> dict[str, str]:
     """Return the variables of the project."""
     return {
-        "SHOP_READ_URL": f"fairq://:dev-worker@127.0.0.1:{port}",
-        "SHOP_WRITE_URL": f"fairq://:dev-producer@127.0.0.1:{port}",
+        "SHOP_BROKER": f"fairq://:dev-worker,dev-producer@127.0.0.1:{port}",
         "SHOP_RESULTS": f"file://{results}",
     }
 
@@ -76,6 +75,12 @@ def working(variables: dict[str, str]) -> Iterator[None]:
     """A worker works."""
     with worker(variables):
         yield
+
+
+@pytest.fixture(autouse=True)
+def current(shop: Any) -> None:
+    """Let the project's app be the process's, as it is in a project."""
+    shop.app.set_current()
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ else:
 
     app = Celery("shop")
 app.conf.update(
-    broker_read_url=os.environ["SHOP_READ_URL"],
-    broker_write_url=os.environ["SHOP_WRITE_URL"],
+    broker_url=os.environ["SHOP_BROKER"],
     result_backend=os.environ["SHOP_RESULTS"],
     accept_content=["json", "pickle"],
     task_acks_late=True,

@@ -71,7 +71,7 @@ def test_a_worker_waits_for_its_server_and_a_sender_outlives_a_restart(tmp_path:
         pass
     variables = variables_for(port, Path(shop.app.conf.result_backend.removeprefix("file://")))
     with worker(variables, "-P", "solo", ready="Cannot connect to fairq://:**@") as early:
-        app = Celery("sender", broker=variables["SHOP_WRITE_URL"], backend=variables["SHOP_RESULTS"])
+        app = Celery("sender", broker=variables["SHOP_BROKER"], backend=variables["SHOP_RESULTS"])
         with fairq.celery.tenant("acme"):
             with served(data, port):
                 read_until(early, "ready.")
@@ -82,7 +82,7 @@ def test_a_worker_waits_for_its_server_and_a_sender_outlives_a_restart(tmp_path:
 
 
 def test_a_worker_with_a_token_that_is_unknown_ends_and_says_so(variables: dict[str, str]) -> None:
-    wrong = variables | {"SHOP_READ_URL": variables["SHOP_READ_URL"].replace("dev-worker", "wrong")}
+    wrong = variables | {"SHOP_BROKER": variables["SHOP_BROKER"].replace("dev-worker", "wrong")}
     with worker(wrong, "-n", "wrong@%h", ready="unauthorized") as process:
         assert process.wait(timeout=60) != 0
 

@@ -54,7 +54,7 @@ def test_a_countdown_of_hours_outlives_every_restart_and_is_held_by_no_worker(tm
     results = Path(shop.app.conf.result_backend.removeprefix("file://"))
     with served(tmp_path) as port:
         variables = variables_for(port, results)
-        app = shop.Celery("sender", broker=variables["SHOP_WRITE_URL"], backend=variables["SHOP_RESULTS"])
+        app = shop.Celery("sender", broker=variables["SHOP_BROKER"], backend=variables["SHOP_RESULTS"])
         with solo(variables, "celery"):
             sent = app.send_task("shop.seen", countdown=7200)
             assert get(app.send_task("shop.add", (1, 2))) == 3  # the worker is not full

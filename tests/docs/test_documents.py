@@ -25,6 +25,7 @@ COMMAND = re.compile(r"^(?:FAIRQ_\w+=\S+ )?fairq ([^|#&>\n]+)", re.MULTILINE)
 COMMANDS = sorted(
     {words for _, block in BLOCKS if block.language in ("sh", "text") for words in COMMAND.findall(block.text)}
 )
+WINGS = ("celery", "django", "testing", "sync", "webhook")
 DEFAULTS = {"none": (None, 0, ""), "no": (False,), "the queue's": (None, 0), "its batch": ("",)}
 
 
@@ -41,7 +42,7 @@ def test_the_python_in_the_documents_uses_what_there_is() -> None:
         if block.language == "python":
             compile(block.text, f"{name}:{block.line}", "exec")
             for word in re.findall(r"\bfairq\.(\w+)", block.text):
-                assert word in (*fairq.__all__, "django", "testing", "sync", "webhook"), f"{name}:{block.line}: {word}"
+                assert word in (*fairq.__all__, *WINGS), f"{name}:{block.line}: {word}"
 
 
 def test_every_option_of_a_task_is_told_with_its_default() -> None:

@@ -19,7 +19,14 @@ GUIDES = sorted((ROOT / "fairq" / "docs").rglob("*.md"))
 FOLLOWED = [ROOT / "README.md", *(guide for guide in GUIDES if "```sh" in guide.read_text())]
 LANGUAGES = {"sh", "python", "text", "toml", "ini", "json", "nginx", "yaml"}
 PLACES = ("README.md", "pyproject.toml", "fairq", "lua", "deploy")
-FRAMEWORKS = ("django>=5.2", "fastapi>=0.115", "uvicorn>=0.30", "sqlalchemy[asyncio]>=2.0", "psycopg[binary]>=3.2")
+FRAMEWORKS = (
+    "celery>=5.5",
+    "django>=5.2",
+    "fastapi>=0.115",
+    "uvicorn>=0.30",
+    "sqlalchemy[asyncio]>=2.0",
+    "psycopg[binary]>=3.2",
+)
 POSTGRES = ("initdb", "pg_ctl")
 INSTALL_S, GUIDE_S = 300, 600
 ALONE = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -92,7 +99,7 @@ def test_all_readers_texts_are_followed() -> None:
     names = {path.name for path in FOLLOWED}
     assert {
         "README.md",
-        "tutorial.md", "tasks.md", "workers.md", "django.md", "fastapi.md", "testing.md", "operations.md",
+        "tutorial.md", "tasks.md", "workers.md", "django.md", "fastapi.md", "celery.md", "testing.md", "operations.md",
     } <= names  # fmt: skip
 
 

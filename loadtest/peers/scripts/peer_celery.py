@@ -1,4 +1,4 @@
-"""Celery: one worker, prefork or threads, that acknowledges when a task is done."""
+"""Celery, through Redis or fairq: one worker, prefork or threads, that acknowledges when a task is done."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 import peerlib
 from celery import Celery
 
-app = Celery("peer_celery", broker=f"redis://127.0.0.1:{peerlib.SETTINGS['port']}/0")
+app = Celery("peer_celery")
+if url := peerlib.SETTINGS.get("url"):
+    import fairq.celery
+    import fairq.sync
+
+    app.conf.broker_url = f"fairq://:dev-worker,dev-producer@{url.removeprefix('ws://')}"
+else:
+    app.conf.broker_url = f"redis://127.0.0.1:{peerlib.SETTINGS['port']}/0"
 app.conf.update(
     task_acks_late=True,
     task_ignore_result=True,
-    worker_prefetch_multiplier=4,
+    worker_prefetch_multiplier=peerlib.SETTINGS.get("prefetch", 4),
     worker_disable_rate_limits=True,
     broker_connection_retry_on_startup=True,
     worker_send_task_events=False,
@@ -34,20 +41,29 @@ class Client:
         with app.connection_for_read() as connection:
             connection.ensure_connection()
 
-    def one(self, payload: str) -> None:
-        """Enqueue a task."""
-        handle.delay(payload)
+    has_tenants = True
 
-    def many(self, payloads: list[str]) -> None:
+    def one(self, payload: str, tenant: str) -> None:
+        """Enqueue a task."""
+        handle.apply_async((payload,), headers={"tenant": tenant})
+
+    def many(self, payloads: list[str], tenant: str) -> None:
         """Enqueue tasks by threads."""
-        for _ in self.threads.map(handle.delay, payloads):
+        for _ in self.threads.map(lambda payload: self.one(payload, tenant), payloads):
             pass
 
     def left(self) -> int:
         """Count what is queued and what is not acknowledged."""
+        if url:
+            return self.threads.submit(self._left_in_fairq).result()
         with app.connection_for_read() as connection:
             client = connection.default_channel.client
             return int(client.llen("celery")) + int(client.hlen("unacked"))
+
+    def _left_in_fairq(self) -> int:
+        with fairq.sync.open_operator(url, token="dev-operator") as operator:
+            rows = operator.request("queues")["queues"]
+        return sum(row["ready"] + row["delayed"] + row["leased"] for row in rows)
 
 
 if __name__ == "__main__":
