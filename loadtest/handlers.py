@@ -4,7 +4,7 @@ LOADTEST_QUEUES names its queues, LOADTEST_RECORD the file to write: one line pe
 `id tenant dwell_ms started_ms worked_ms`. Handlers go by the first word of a queue's name: `sleep`
 sleeps as long as the payload says (and first hands the task back as often as it says, or rejects it), `flaky` fails
 once, all others do nothing.
-With LOADTEST_UNBUFFERED set each line is written before the task is acknowledged: for workers that will be killed.
+With LOADTEST_UNBUFFERED set each line is written at once: for workers whose memory is measured.
 """
 
 from __future__ import annotations

@@ -157,7 +157,6 @@ async def running_server(
     directory: Path,
     *,
     fsync: str = "always",
-    port: int = 0,
     store: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Server]:
@@ -167,11 +166,9 @@ async def running_server(
     """
     await trio.Path(directory).mkdir(parents=True, exist_ok=True)
     log_path, data_dir = directory / "server.log", directory / "data"
-    if log_path.exists():
-        log_path.unlink()  # what an earlier server wrote
     place = ["--store", store] if store else ["--data-dir", str(data_dir), "--fsync", fsync]
     process = await _start(
-        ["serve", "--dev", "--port", str(port), *place, "--grace", "5", "--log-json"], settings or {}, log_path
+        ["serve", "--dev", "--port", "0", *place, "--grace", "5", "--log-json"], settings or {}, log_path
     )
     try:
         urls = None
@@ -186,20 +183,18 @@ async def running_server(
         await stop(process)
 
 
-async def start_worker(
-    server_url: str,
-    queues: Sequence[str],
-    credit: int,
-    record: Path,
-    *,
-    name: str = "loadtest",
-    buffered: bool = True,
-    loop: str = "trio",
-    prefetch: int = 0,
-) -> trio.Process:
-    """Start a worker with the handlers of this package, which add to `record`: at its end, or at once if unbuffered."""
+@asynccontextmanager
+async def running_worker(
+    server: Server, queues: Sequence[str], credit: int, record: Path, *, name: str = "loadtest", loop: str = "trio",
+    prefetch: int = 0, buffered: bool = True,
+) -> AsyncIterator[int]:  # fmt: skip
+    """Run a worker with the handlers of this package while the context lasts; gives its process id.
+
+    It adds to `record`: at its end, or at once if unbuffered; all is there when the context has been left.
+    Raises: RunFailed if the worker ended badly.
+    """
     variables = {
-        "FAIRQ_URL": server_url,
+        "FAIRQ_URL": server.url,
         "FAIRQ_TOKEN": "dev-worker",
         "LOADTEST_QUEUES": ",".join(queues),
         "LOADTEST_RECORD": str(record),
@@ -207,19 +202,7 @@ async def start_worker(
     }
     arguments = ["worker", "loadtest.handlers:app", "--loop", loop, "-c", str(credit), "--name", name]
     arguments += ["--prefetch", str(prefetch), "--log-level", "warning"]
-    return await _start(arguments, variables, record.with_suffix(".log"))
-
-
-@asynccontextmanager
-async def running_worker(
-    server: Server, queues: Sequence[str], credit: int, record: Path, *, name: str = "loadtest", loop: str = "trio",
-    prefetch: int = 0,
-) -> AsyncIterator[int]:  # fmt: skip
-    """Run a worker while the context lasts; gives its process id.
-
-    `record` is complete when the context has been left. Raises: RunFailed if the worker ended badly.
-    """
-    process = await start_worker(server.url, queues, credit, record, name=name, loop=loop, prefetch=prefetch)
+    process = await _start(arguments, variables, record.with_suffix(".log"))
     try:
         yield process.pid
     except BaseException:
