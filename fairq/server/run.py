@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,7 +24,7 @@ from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_liste
 from fairq.server.settings import Settings
 from fairq.store.embedded import embedded_store
 from fairq.store.migrations import check_data_version
-from fairq.store.opening import check_durability, open_store, watch_durability
+from fairq.store.opening import asked, check_durability, open_store, watch_durability
 from fairq.store.store import Store
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
         background() as nursery,
     ):
         if not settings.unsafe_store:
-            problems = await check_durability(store)
+            problems = await asked(store, partial(check_durability, store))
             if problems:
                 raise SettingsError(f"the store is not safe: {'; '.join(problems)}", field="unsafe_store")
             nursery.start_soon(watch_durability, store)
@@ -108,7 +109,8 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
         app = App(settings, store, nursery)
         apps.append(app)
         await app.start()
-        await check_data_version(store.connection.call)  # again: a restore or migration could not see this server
+        # again: a restore or migration could not see this server
+        await asked(store, partial(check_data_version, store.connection.call))
         listeners = await _open_listeners(settings.host, settings.port, tls, is_shared=is_shared)
         listener = Listener(app)
         nursery.start_soon(trio.serve_listeners, listener.handle, listeners)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TypeVar
 
 import structlog
 import trio
 
-from fairq.errors import FairqError, SettingsError, StoreRefused, Unavailable
+from fairq.errors import FairqError, Retryable, SettingsError, StoreRefused, Unavailable
 from fairq.io.scopes import background
 from fairq.store.address import parse_seeds, without_secrets
 from fairq.store.cluster import Cluster
@@ -21,8 +23,10 @@ from fairq.store.replicas import Replicas
 from fairq.store.store import Store
 from fairq.store.topology import is_cluster
 
+AGAIN_S = 0.1  # before a check is repeated
 LOOK_S = 10.0  # between two looks at whether the store keeps what it has acknowledged
 log = structlog.get_logger("fairq.store")
+T = TypeVar("T")
 
 
 async def check_durability(store: Store) -> list[str]:
@@ -33,6 +37,17 @@ async def check_durability(store: Store) -> list[str]:
         where = f"{node.address.shown}: " if len(nodes) > 1 else ""
         problems += [f"{where}{risk.message} ({risk.remedy})" for risk in await _risks(node)]
     return problems
+
+
+async def asked(store: Store, ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask the store, and again each time that it went away meanwhile. Raises: StoreRefused, and as `ask` does."""
+    while True:
+        await store.connection.wait_connected()
+        try:
+            return await ask()
+        except Retryable as error:
+            log.warning("asking the store again", error=error.message)
+            await trio.sleep(AGAIN_S)
 
 
 async def watch_durability(store: Store) -> None:
@@ -46,6 +61,11 @@ async def watch_durability(store: Store) -> None:
                 if problem not in known:
                     log.error("the store is not safe", problem=problem)
             known = found
+
+
+async def _check(store: Store) -> None:
+    await check_data_version(store.connection.call)
+    await check_permissions(store)
 
 
 async def check_permissions(store: Store) -> None:
@@ -114,10 +134,9 @@ async def open_store(
             try:
                 await store.connection.wait_connected()
                 if is_checked:
-                    await check_data_version(store.connection.call)
-                    await check_permissions(store)
+                    await asked(store, partial(_check, store))
                 if store.replicas:
-                    await store.replicas.check()
+                    await asked(store, store.replicas.check)
             except StoreRefused as error:
                 raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
         if waiting.cancelled_caught:

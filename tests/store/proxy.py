@@ -23,7 +23,8 @@ class Proxy:
     is_refusing: bool = False
     requests: int = 0  # pieces of data that clients sent
     connections: int = 0
-    lost: int = 0  # replies that were lost by `lose_next_reply`
+    lost: int = 0  # replies that were lost
+    loses: int = 0  # the number of a request whose reply is lost; 0: none
     _losing: int = field(default=0, init=False)
     _muted: int = field(default=0, init=False)  # so many of the first connections
     _flow: trio.Event = field(factory=trio.Event, init=False)
@@ -102,6 +103,8 @@ class Proxy:
                 self.requests += 1
                 if self._losing and not armed:
                     self._losing -= 1
+                    armed.append(True)
+                if self.requests == self.loses:
                     armed.append(True)
                 await far.send_all(data)
         scope.cancel()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
+import trio
 from structlog.testing import capture_logs
 
 from fairq.store.durability import risks
@@ -15,6 +16,7 @@ from tests import stores
 from tests.server.harness import running
 
 from .cases import case
+from .proxy import open_proxy
 from .waiting import wait_until
 
 EVICTING = ["allkeys-lru", "allkeys-random", "volatile-lru", "volatile-ttl"]
@@ -76,6 +78,21 @@ async def test_a_server_whose_store_comes_to_be_unsafe_logs_each_cause_once(
             await wait_until(lambda: len(told()) == 2)
     assert "allkeys-lru" in told()[0]
     assert "appendonly is no" in told()[1]
+
+
+async def test_a_server_starts_though_a_connection_to_the_store_breaks_behind_any_of_its_first_calls(
+    start_store: Callable[..., stores.LocalServer],
+) -> None:
+    server, number = start_store(), 0
+    with trio.fail_after(60):
+        while True:
+            async with open_proxy(server.port) as proxy:
+                proxy.loses = number = number + 1
+                async with running(server.url.replace(str(server.port), str(proxy.port)), unsafe_store=False):
+                    pass
+                if not proxy.lost:
+                    break
+    assert number > 6, "calls: it logs in, subscribes, and looks at the data, its rights and the settings"
 
 
 def test_what_is_not_known_of_a_store_counts_as_a_risk() -> None:
