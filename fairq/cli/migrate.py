@@ -28,16 +28,16 @@ def migrate(*, store: StoreChoice | None = None) -> int:
 
 
 async def _migrate(choice: StoreChoice) -> int:
-    from fairq.store import library, migrations
+    from fairq.store import migrations
     from fairq.store.opening import open_store
 
     def show(migration: Migration, queue: str) -> None:
         print(f"queue {queue} is migrated to version {migration.number}")
 
     async with chosen(choice) as url, open_store(url) as store:
-        outcome = await migrations.migrate(store, show)
-    if outcome == "done":
-        print(f"the data has version {library.DATA_VERSION}")
+        outcome, state = await migrations.migrate(store, show), await migrations.data_state(store.connection.call)
+    if outcome == "done" and state:
+        print(f"the data has version {state.version}")
         return 0
     why = "servers of an older version run: stop them first" if outcome == "waits" else "a server migrates it now"
     print(f"fairq: {why}", file=sys.stderr)

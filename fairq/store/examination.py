@@ -22,7 +22,7 @@ from fairq.errors import FairqError, SettingsError, StoreRefused
 from fairq.store import keys, library
 from fairq.store.address import Address
 from fairq.store.durability import Finding, Level, risks
-from fairq.store.migrations import DataState, Migration, data_state, libraries_of
+from fairq.store.migrations import NEW, DataState, Migration, data_state, libraries_of
 from fairq.store.node import BROKEN, Redirected, ask, cause_of, connect, read_info
 from fairq.store.topology import read_topology
 
@@ -225,9 +225,9 @@ async def _data(call: Ask) -> list[Finding]:
         return [Finding("problem", "data", error.message, "extend the user's ACL")]
     if state is None:
         return [Finding("ok", "data", "the store is empty")]
-    if not state.pending:
+    if not (pending := state.pending(NEW)):
         return [Finding("ok", "data", f"version {state.version}")]
-    return [_migration(state, each) for each in state.pending]
+    return [_migration(state, each) for each in pending]
 
 
 def _migration(state: DataState, each: Migration) -> Finding:

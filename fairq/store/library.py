@@ -20,7 +20,7 @@ from attrs import Factory, field, frozen
 
 from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS
 
-DATA_VERSION = 20
+DATA_VERSION = 21
 
 
 _FORMAT = re.compile(r"^--: ([A-Z_]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)

@@ -8,7 +8,9 @@ default needs a migration, and makes a version of the data:
     "20>21"   the migration to 21 is under way
 
 A server works on data of each version from OLDEST to its own, and while the migrations between them are under way. Old
-and new servers share a store until the last old one has gone. Then a new one migrates by itself, during normal traffic:
+and new servers share a store until the last old one has gone. Then a new one migrates by itself, during normal traffic.
+A migration that is `on_demand` waits until somebody uses what it is for, so that other stores can go back to the build
+before; an empty store gets the version before the first of those.
 
 1. It writes "20>21": from now on no older server starts.
 2. Each server shows its version by a channel to which it listens. If one shows an older version, "20" is written again.
@@ -44,18 +46,25 @@ _REST = 3.0  # the pause after a step, in multiples of its duration
 class Migration:
     """A migration of data from one version to the next.
 
-    `step(store, queue, cursor)` does a slice of a queue, of some ms, and returns the next cursor; "" is the first one,
-    and DONE the last. A repeated step must do no harm.
+    `step(store, place, cursor)` does a slice of a queue or partition, of some ms, and returns the next cursor; "" is the
+    first one, and DONE the last. A repeated step must do no harm.
     """
 
     number: int  # the version that it makes
     about: str
     step: Callable[[Store, str, str], Awaitable[str]] = field(repr=False)
+    is_on_demand: bool = False
 
 
-MIGRATIONS: Sequence[Migration] = ()
+async def _change_nothing(_store: Store, _place: str, _cursor: str) -> str:
+    return DONE
+
+
+PARTITIONS = Migration(21, "a queue may have partitions", _change_nothing, is_on_demand=True)
+MIGRATIONS: Sequence[Migration] = (PARTITIONS,)
 OLDEST = library.DATA_VERSION - len(MIGRATIONS)  # the oldest version that this build works on
-READABLE = f"{OLDEST} to {library.DATA_VERSION}" if MIGRATIONS else str(OLDEST)
+NEW = max((each.number for each in MIGRATIONS if not each.is_on_demand), default=OLDEST)  # of an empty store
+READABLE = f"{OLDEST} to {library.DATA_VERSION}"
 
 
 @frozen
@@ -70,10 +79,9 @@ class DataState:
         """True if this build works on such data."""
         return self.version >= OLDEST and self.target <= library.DATA_VERSION
 
-    @property
-    def pending(self) -> list[Migration]:
-        """The migrations that lead to this build's version."""
-        return [each for each in MIGRATIONS if each.number > self.version]
+    def pending(self, to: int) -> list[Migration]:
+        """Return the migrations that lead to a version, or to the one that was begun."""
+        return [each for each in MIGRATIONS if self.version < each.number <= max(to, self.target)]
 
 
 def _read(text: str) -> DataState | None:
@@ -103,9 +111,9 @@ async def data_state(call: Call) -> DataState | None:
 
 
 async def check_data_version(call: Call) -> None:
-    """Check that this build works on the store's data; an empty store gets our version. Raises: SettingsError."""
+    """Check that this build works on the store's data; an empty store gets a version. Raises: SettingsError."""
     if await data_state(call) is None:
-        await call("SET", keys.DATA_VERSION, library.DATA_VERSION, "NX")
+        await call("SET", keys.DATA_VERSION, NEW, "NX")
         await data_state(call)
 
 
@@ -124,14 +132,16 @@ async def libraries_of(call: Call) -> list[str]:
     return sorted(dict(zip(row[::2], row[1::2], strict=True))[b"library_name"].decode() for row in rows)
 
 
-async def migrate(store: Store, show: Callable[[Migration, str], None] = lambda _migration, _queue: None) -> str:
-    """Migrate the store's data to this build's version; `show` is called with each queue that is done.
+async def migrate(
+    store: Store, show: Callable[[Migration, str], None] = lambda _migration, _queue: None, to: int = NEW
+) -> str:
+    """Migrate the store's data to a version; `show` is called with each queue that is done.
 
     Returns `done`; `waits` while older servers run; or `elsewhere` while another server does it.
     """
     call = store.connection.call
     state = await data_state(call)
-    for migration in state.pending if state else ():
+    for migration in state.pending(to) if state else ():
         if not await call("SET", keys.MIGRATOR, "", "NX", "PX", LOCK_MS):
             return "elsewhere"
         try:
@@ -165,17 +175,17 @@ async def _begin(store: Store, migration: Migration) -> bool:
 
 async def _take_steps(store: Store, migration: Migration, show: Callable[[Migration, str], None]) -> None:
     call = store.connection.call
-    while left := [queue for queue in await store.queues() if await _cursor_of(call, queue) != DONE]:
-        for queue in left:
-            cursor = await _cursor_of(call, queue)
+    while left := [place for place in await store.registry.all_places() if await _cursor_of(call, place) != DONE]:
+        for place in left:
+            cursor = await _cursor_of(call, place)
             while cursor != DONE:
                 began = trio.current_time()
-                cursor = await migration.step(store, queue, cursor)
-                await call("HSET", keys.MIGRATION, queue, cursor)
+                cursor = await migration.step(store, place, cursor)
+                await call("HSET", keys.MIGRATION, place, cursor)
                 await call("PEXPIRE", keys.MIGRATOR, LOCK_MS)
                 await trio.sleep(_REST * (trio.current_time() - began))
-            show(migration, queue)
+            show(migration, place)
 
 
-async def _cursor_of(call: Call, queue: str) -> str:
-    return (await call("HGET", keys.MIGRATION, queue) or b"").decode()
+async def _cursor_of(call: Call, place: str) -> str:
+    return (await call("HGET", keys.MIGRATION, place) or b"").decode()

@@ -22,7 +22,7 @@ from fairq.model.tasks import NewTask
 from fairq.server.engine.app import App
 from fairq.store import backup, embedded, keys, library
 from fairq.store.backup_file import Header, Writer
-from fairq.store.migrations import OLDEST
+from fairq.store.migrations import NEW, OLDEST, READABLE
 from fairq.store.opening import open_store
 from tests import clusters, stores
 from tests.server.harness import running, tenant
@@ -50,7 +50,7 @@ def test_a_restored_store_has_the_same_lines(filled: str, start_store: Start, tm
     assert made.code == 0, made.err
     assert made.json["verified"]
     counted = made.json["queues"], made.json["tasks"], made.json["data_version"]
-    assert counted == (2, 14, library.DATA_VERSION)
+    assert counted == (2, 14, NEW)
     assert file.stat().st_mode & 0o777 == 0o600
     target = start_store(settings={"repl-diskless-sync-delay": "0"})
     told = fairq("restore", file, "--store", stores.of_owner(target.url), "--json")
@@ -228,7 +228,7 @@ def test_a_backup_of_a_version_that_is_not_read_is_refused(start_store: Start, t
         writer.end()
     told = fairq("restore", file, "--store", stores.of_owner(target.url))
     assert told.code == 2
-    assert f"it holds data of version {version}, this fairq reads {library.DATA_VERSION}" in told.err
+    assert f"it holds data of version {version}, this fairq reads {READABLE}" in told.err
     with stores.connect(target.url) as client:
         assert client.keys() == []
 

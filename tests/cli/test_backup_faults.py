@@ -16,9 +16,10 @@ import pytest
 import trio
 
 from fairq.errors import SettingsError
-from fairq.store import keys, library, loading
+from fairq.store import keys, loading
 from fairq.store.backup_file import Writer
 from fairq.store.loading import Loading
+from fairq.store.migrations import NEW
 from tests import stores
 from tests.store.waiting import wait_for
 
@@ -169,7 +170,7 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
         check_error(fairq("restore", backed_up, "--store", stores.of_owner(target.url)), 1, "not empty")
         assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
         assert fairq("restore", backed_up, "--store", stores.of_owner(target.url), "--replace").code == 0
-        assert client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
+        assert client.get(keys.DATA_VERSION) == str(NEW).encode()
 
 
 CHECKING = """

@@ -12,6 +12,7 @@ from fairq.errors import SettingsError, StoreRefused
 from fairq.model.tasks import NewTask
 from fairq.store import keys, library
 from fairq.store.calls import load_library
+from fairq.store.migrations import NEW, READABLE
 from fairq.store.opening import open_store
 from fairq.store.store import Store
 from tests import stores
@@ -58,7 +59,7 @@ def test_names_carry_the_version_which_is_a_hash_of_the_text() -> None:
 async def test_a_store_with_data_of_another_version_is_refused_in_one_line(bare_url: str, found: str) -> None:
     client = stores.connect(bare_url)
     client.set(keys.DATA_VERSION, found)
-    expected = f"data of version {found}.*this fairq reads {library.DATA_VERSION}: use the fairq that wrote it"
+    expected = f"data of version {found}.*this fairq reads {READABLE}: use the fairq that wrote it"
     with trio.fail_after(30), pytest.raises(SettingsError, match=expected):
         async with open_store(bare_url, connect_timeout=30):
             pass
@@ -73,7 +74,7 @@ async def test_a_store_is_marked_with_the_version_of_its_data_and_opened_again(b
             async with open_store(bare_url, connect_timeout=30) as store:
                 await store.enqueue("q", "a", [TASK])
     client = stores.connect(bare_url)
-    assert client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
+    assert client.get(keys.DATA_VERSION) == str(NEW).encode()
     client.close()
 
 

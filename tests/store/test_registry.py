@@ -14,6 +14,7 @@ from fairq.errors import Deleting, NotEmpty, NotFound, QuotaExceeded, SettingsEr
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask, Settlement
 from fairq.store import keys, library
+from fairq.store.migrations import NEW
 from fairq.store.opening import open_store
 from fairq.store.registry import Deletion, Registry
 from fairq.store.store import Store
@@ -59,7 +60,7 @@ async def test_a_store_that_was_emptied_gets_its_data_version_back_with_its_firs
         await put(store, "a")
         redis_client.flushall()
         assert await put(store, "a", queue=queue) == ["ok"]
-        assert redis_client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
+        assert redis_client.get(keys.DATA_VERSION) == str(NEW).encode()
 
 
 async def test_nothing_is_put_into_a_store_that_was_emptied_for_a_later_version(

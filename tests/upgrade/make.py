@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from fairq.store import keys, library
+from fairq.store.migrations import NEW
 from fairq.store.records import pack_waits
 from tests import stores
 from tests.cli.backups import fill
@@ -56,7 +57,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Make the files, and tell how many lines of each kind the backup has."""
-    file = FOLDER / f"backup-{library.DATA_VERSION}.jsonl.gz"
+    file = FOLDER / f"backup-{NEW}.jsonl.gz"
     file.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         server = stores.LocalServer("valkey", Path(folder), {"repl-diskless-sync-delay": "0"})
@@ -69,7 +70,7 @@ def main() -> int:
                     client.persist(key)  # else it is gone when the file is loaded
                 client.save()
             dump = Path(folder) / "dump.rdb"
-            (FOLDER / f"store-{library.DATA_VERSION}.rdb.gz").write_bytes(gzip.compress(dump.read_bytes(), mtime=0))
+            (FOLDER / f"store-{NEW}.rdb.gz").write_bytes(gzip.compress(dump.read_bytes(), mtime=0))
             made = fairq_here("backup", file, "--store", stores.of_owner(server.url))
             assert made.code == 0, made.err
         finally:

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from fairq.store import keys, library
+from fairq.store.migrations import NEW, READABLE
 from tests import stores
 from tests.store.waiting import wait_until
 from tests.system.harness import ROOT, Process, World, operating, producing, wait_drained
@@ -103,22 +104,22 @@ async def test_the_last_new_server_migrates_the_data_and_no_old_one_comes_back(
     world: World, durable_store: Callable[[], stores.LocalServer], tmp_path: Path
 ) -> None:
     store, tomorrow = durable_store(), build(tmp_path / "tomorrow", migrates=True)
-    roll, ours = Roll(world, store.url), library.DATA_VERSION
+    roll, ours, theirs = Roll(world, store.url), NEW, library.DATA_VERSION + 1
     with trio.fail_after(LIMIT_S), stores.connect(store.url) as client:
         await play(roll, [(0, tomorrow, False)])
         assert client.get(keys.DATA_VERSION) == str(ours).encode(), "an old server runs"
         told = world.run("doctor", "--store", stores.of_owner(store.url), home=tomorrow)
-        await told.wait_printed(f"version {ours}; it will be migrated to {ours + 1}: tenants are noted")
+        await told.wait_printed(f"version {ours}; it will be migrated to {theirs}: tenants are noted")
         told = world.run("migrate", "--store", stores.of_owner(store.url), home=tomorrow)
         assert await told.wait() == 1
         assert "servers of an older version run" in told.printed
         roll.servers[1].kill()
         await roll.serve(1, tomorrow)
-        await wait_until(lambda: client.get(keys.DATA_VERSION) == str(ours + 1).encode())
+        await wait_until(lambda: client.get(keys.DATA_VERSION) == str(theirs).encode())
         assert client.hgetall(keys.queue_prefix("q") + ":tomorrow") == {b"ada": b"migrated"}
         await wait_until(lambda: not client.exists(keys.MIGRATION, keys.MIGRATOR))  # they go right after the version
         old = world.serve("--store", store.url)
         assert await old.wait() == 2
-        assert f"the store holds data of version {ours + 1}, this fairq reads {ours}" in old.printed
+        assert f"the store holds data of version {theirs}, this fairq reads {READABLE}" in old.printed
         told = world.run("migrate", "--store", stores.of_owner(store.url), home=tomorrow)
-        await told.wait_printed(f"the data has version {ours + 1}")
+        await told.wait_printed(f"the data has version {theirs}")

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from fairq.store import keys, library
-from fairq.store.migrations import OLDEST
+from fairq.store.migrations import NEW, OLDEST
 from tests import stores
 from tests.cli.harness import check_error, fairq_here
 from tests.lua.calls import Queue
@@ -47,8 +47,8 @@ def drain(queue: Queue) -> list[str]:
 
 
 def test_there_are_a_backup_and_a_store_of_this_version() -> None:
-    assert FOLDER / f"backup-{library.DATA_VERSION}.jsonl.gz" in FILES
-    assert FOLDER / f"store-{library.DATA_VERSION}.rdb.gz" in STORES
+    assert FOLDER / f"backup-{NEW}.jsonl.gz" in FILES
+    assert FOLDER / f"store-{NEW}.rdb.gz" in STORES
 
 
 def account_for(client: redis.Redis, name: str, lines: list[dict[str, Any]]) -> None:

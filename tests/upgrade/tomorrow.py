@@ -26,7 +26,7 @@ async def _step(store: Any, queue: str, cursor: str) -> str:
     return DONE if cursor == b"0" else cursor.decode()
 
 
-MIGRATIONS: Sequence[Migration] = (Migration(library.DATA_VERSION, "tenants are noted", _step),)
+MIGRATIONS: Sequence[Migration] = (PARTITIONS, Migration(library.DATA_VERSION, "tenants are noted", _step))
 """
 
 
@@ -42,7 +42,7 @@ def build(folder: Path, *, migrates: bool = False) -> Path:
     if migrates:
         version = library.DATA_VERSION
         _replace(folder / "fairq/store/library.py", f"DATA_VERSION = {version}", f"DATA_VERSION = {version + 1}")
-        _replace(folder / "fairq/store/migrations.py", "\nMIGRATIONS: Sequence[Migration] = ()\n", MIGRATION)
+        _replace(folder / "fairq/store/migrations.py", "\nMIGRATIONS: Sequence[Migration] = (PARTITIONS,)\n", MIGRATION)
     return folder
 
 
