@@ -17,10 +17,14 @@ from fairq.store.backup_ledger import Key, Ledger
 from fairq.store.backup_lines import load
 from fairq.store.backup_rules import REQUIRED, LineField, check_object
 from fairq.store.loading import BAD, Counts, parts_of
+from fairq.store.partitions import check_place
 
 _HEAD = LineField("kind", REQUIRED, lambda value, field: value, "kind")
 _QUEUE = LineField("queue", REQUIRED, QUEUE.check, "queue")
-_FIELDS = {name: [_HEAD, *([_QUEUE] if kind.is_of_queue else []), *kind.fields] for name, kind in KINDS.items()}
+_PLACE = LineField("queue", REQUIRED, check_place, "queue")
+_OF_REGISTRY = ("queue", "partitions")
+_OF = {name: [_QUEUE] if name in _OF_REGISTRY else [_PLACE] if kind.is_of_queue else [] for name, kind in KINDS.items()}
+_FIELDS = {name: [_HEAD, *_OF[name], *kind.fields] for name, kind in KINDS.items()}
 _REMEMBERED = 10_000
 
 
@@ -88,7 +92,7 @@ class Checking:
             content = int.from_bytes(blake2b(text, digest_size=8).digest())
             for key in things:
                 self._ledger.hold(key, content, self._number)
-        if kind.is_of_queue and line["kind"] != "queue":
+        if kind.is_of_queue and line["kind"] not in _OF_REGISTRY:
             seeks.append(("queue", ("state", line["queue"])))
         for name, key in seeks:
             if key not in self._sought:

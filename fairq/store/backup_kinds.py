@@ -13,7 +13,7 @@ from fairq.model.audit import PLACE
 from fairq.model.checks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, matching, owner_of
 from fairq.model.events import MAX_DETAIL_BYTES
 from fairq.model.history import STEPS
-from fairq.model.rules import TENANT, one_of
+from fairq.model.rules import TENANT, one_of, whole
 from fairq.model.schedules import SCHEDULE_NAME
 from fairq.model.tasks import DEDUPE_KEY, MAX_RESULT_BYTES, NewTask
 from fairq.model.token_rules import TOKEN_ID
@@ -39,6 +39,7 @@ from fairq.store.backup_rules import (
     moment_or_never,
 )
 from fairq.store.dumping import IS_LARGE, STREAMS
+from fairq.store.partitions import MAX_PARTITIONS, is_partition, place_in, places_of, siblings
 from fairq.store.records import named_options
 from fairq.tokens import TokenRecord
 from fairq.wire import strict_json
@@ -130,6 +131,8 @@ def _check_audit(line: Line) -> None:
 def _check_tenant(line: Line) -> None:
     if line["details"]["tag"] != line["tag"]:
         raise _bad("details.tag", "must be the tag of its line")
+    if place_in(siblings(line["queue"]), line["account"]["name"]) != line["queue"]:
+        raise _bad("account.name", "lives in another partition of its queue")
 
 
 def _schedule_id(value: Any, field: str) -> None:
@@ -266,6 +269,21 @@ def _to_tenant(line: Line) -> list[tuple[str, Key]]:
     return [("tenant", ("tenant", line["queue"], line["tenant"]))]
 
 
+def _places(line: Line) -> list[Key]:
+    """Return the places of a queue with partitions; so it has no state of its own."""
+    places = places_of(line["queue"], line["count"])
+    return [("layout", line["queue"]), *(("place", place) for place in places)]
+
+
+def _layout(line: Line) -> list[Key]:
+    state = ("state", line["queue"])
+    return [state] if is_partition(line["queue"]) else [state, ("layout", line["queue"])]
+
+
+def _to_place(line: Line) -> list[tuple[str, Key]]:
+    return [("queue", ("place", line["queue"]))] if is_partition(line["queue"]) else []
+
+
 def _held_by(line: Line) -> list[tuple[str, Key]]:
     return [] if line["until"] else [("value", ("task", line["queue"], line["value"]))]
 
@@ -285,6 +303,10 @@ def _anything(value: Any, field: str) -> object:
 
 KINDS: dict[str, Kind] = {
     "queue": Kind(_own(made=_made), things=lambda line: [("queue", line["queue"])]),
+    "partitions": Kind(
+        _own(count=whole(2, MAX_PARTITIONS).check), things=_places,
+        seeks=lambda line: [("queue", ("queue", line["queue"]))],
+    ),
     "token": Kind(
         _own(id=TOKEN_ID.check, value=_token), _check_token, lambda line: [("token", line["id"])], is_of_queue=False
     ),
@@ -295,7 +317,7 @@ KINDS: dict[str, Kind] = {
     "audit": Kind(
         _own(stream=one_of(*STREAMS.values()).check, id=PLACE.check, fields=_anything), _check_audit, is_of_queue=False
     ),
-    "state": Kind(fields_of("QUEUE"), things=lambda line: [("state", line["queue"])]),
+    "state": Kind(fields_of("QUEUE"), things=_layout, seeks=_to_place),
     "tenant": Kind(
         _own(tag=TAG, account=_part("ACCOUNT", "account"), details=_part("DETAILS", "details")), _check_tenant,
         lambda line: [

@@ -26,12 +26,12 @@ RECORDS = {
     "opening_hours": ("opening_hours", "HOURS"), "webhooks": ("webhook", "WEBHOOK"), "batches": ("batch", "BATCH"),
 }  # fmt: skip
 TIMES = {"opening_changes": "opening_change", "cancelling": "cancelling", "fires": "fire", "declared": "declared"}
-_OF_SERVICE = (keys.QUEUES, keys.TOKENS, keys.TOKEN_USES)
+_OF_SERVICE = (keys.QUEUES, keys.PARTITIONS, keys.TOKENS, keys.TOKEN_USES)
 _SETS = (*TIMES, "ends", "batch_results")
 _SCANNED = (
     *_OF_SERVICE, *RECORDS, *_SETS, "accounts", "tasks", "payloads", "limits", "schedules", "templates", "history",
 )  # fmt: skip
-_NAME = re.compile(rb"fq:\{([a-z0-9][a-z0-9_-]*)/0\}:([a-z_]+)(?::(.*))?", re.DOTALL)
+_NAME = re.compile(rb"fq:\{([a-z0-9][a-z0-9_-]*)(?:/0|(/[0-9]+\.[0-9]+))\}:([a-z_]+)(?::(.*))?", re.DOTALL)
 _STARTS = """\
 local found = {}
 for at = 2, #ARGV, 2 do found[at / 2] = redis.call('ZSCORE', ARGV[1] .. ARGV[at], ARGV[at + 1]) end
@@ -48,7 +48,7 @@ class _Key(NamedTuple):
 
     key: bytes
     name: str
-    queue: str = ""
+    queue: str = ""  # or one of its places
     rest: bytes = b""  # behind the name
 
 
@@ -104,7 +104,10 @@ def _parse(key: bytes) -> _Key | None:
     if name in _OF_SERVICE or name in STREAMS:
         return _Key(key, name)
     found = _NAME.fullmatch(key)
-    return _Key(key, found[2].decode(), found[1].decode(), found[3] or b"") if found and found[1] != b"queues" else None
+    if not found or found[1] == b"queues":
+        return None
+    queue, tag, kind, rest = found.groups(b"")
+    return _Key(key, kind.decode(), (queue + tag).decode(), rest)
 
 
 async def _write_kept(call: Call, found: Sequence[_Key], write: Write) -> None:
@@ -155,6 +158,8 @@ def _line_of(key: _Key, id: bytes, value: bytes) -> bytes:
     match key.name:
         case keys.QUEUES:
             return dump({"kind": "queue", "queue": id.decode(), "made": value.decode()})
+        case keys.PARTITIONS:
+            return dump({"kind": "partitions", "queue": id.decode(), "count": int(value)})
         case keys.TOKENS | keys.TOKEN_USES:
             kind = "token" if key.name == keys.TOKENS else "token_use"
             return dump({"kind": kind, "id": id.decode(), "value": orjson.loads(value)})

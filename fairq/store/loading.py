@@ -66,6 +66,8 @@ def _parts(kind: str, queue: str, line: dict[str, Any], payload: bytes | None) -
     match kind:
         case "queue":
             yield ("HSET", keys.QUEUES), [queue, read_text(line["made"])]
+        case "partitions":
+            yield ("HSET", keys.PARTITIONS), [queue, line["count"]]
         case "token":
             yield ("HSET", keys.TOKENS), [read_text(line["id"]), orjson.dumps(line["value"])]
         case "token_use":

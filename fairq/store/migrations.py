@@ -46,8 +46,8 @@ _REST = 3.0  # the pause after a step, in multiples of its duration
 class Migration:
     """A migration of data from one version to the next.
 
-    `step(store, place, cursor)` does a slice of a queue or partition, of some ms, and returns the next cursor; "" is the
-    first one, and DONE the last. A repeated step must do no harm.
+    `step(store, place, cursor)` does a slice of a queue or partition, of some ms, and returns the next cursor: "" is
+    the first one, and DONE the last. A repeated step must do no harm.
     """
 
     number: int  # the version that it makes

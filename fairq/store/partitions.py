@@ -17,10 +17,13 @@ from zlib import crc32
 
 from redis.crc import key_slot
 
+from fairq.errors import BadRequest
+from fairq.model.rules import QUEUE
 from fairq.store.topology import SLOTS
 
 MAX_PARTITIONS = 64
 Places = tuple[str, ...]
+_SEVERAL = frozenset(map(str, range(2, MAX_PARTITIONS + 1)))
 
 
 @lru_cache(1_000)
@@ -44,6 +47,22 @@ def place_in(places: Places, tenant: str) -> str:
 def is_partition(place: str) -> bool:
     """True if a place is one of several."""
     return "/" in place
+
+
+def check_place(place: str, field: str) -> str:
+    """Return the name of a queue, or of one of its places. Raises: BadRequest."""
+    queue, _, tag = str(place).partition("/")
+    QUEUE.check(queue, field)
+    partitions = tag.partition(".")[0]
+    if tag and not (partitions in _SEVERAL and place in places_of(queue, int(partitions))):
+        raise BadRequest(f"invalid {field}: no partition has this name", field=field)
+    return place
+
+
+def siblings(place: str) -> Places:
+    """Name all places of the queue of a place."""
+    queue, _, tag = place.partition("/")
+    return places_of(queue, int(tag.partition(".")[0] or 1))
 
 
 def queue_of(place: str) -> str:

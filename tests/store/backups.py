@@ -18,6 +18,7 @@ from fairq.store.backup_lines import dump, load
 from fairq.store.backup_rules import fields_of
 from fairq.store.dumping import write_lines
 from fairq.store.loading import Loading
+from fairq.store.partitions import place_in, places_of
 from tests.upgrade.make import FOLDER, WALKED
 from tests.upgrade.served import write_served
 
@@ -50,7 +51,27 @@ def good_lines() -> tuple[bytes, ...]:
         write_served(BACKUP, to := Path(folder) / "served", WALKED)
         with to.open("rb") as file:
             _, *lines = read_lines(file)
-    return (*(_whole(line) for line in lines), *(orjson.dumps(line) for line in _MORE), _TEMPLATE)
+    found = [*(_whole(line) for line in lines), *(orjson.dumps(line) for line in _MORE), _TEMPLATE]
+    return (*found, *_partitioned(found))
+
+
+def _partitioned(lines: Sequence[bytes]) -> list[bytes]:
+    """Return the lines of a queue with partitions that has the tasks of `emails`."""
+    places = places_of("many", 2)
+    found = [
+        b'{"kind":"queue","queue":"many","made":"1795683276160 "}',
+        b'{"kind":"partitions","queue":"many","count":2}',
+    ]
+    for text in lines:
+        line, payload = load(text)
+        if line.get("queue") != "emails":
+            continue
+        if line["kind"] == "state":
+            found += [dump(line | {"queue": place}) for place in places]
+        elif line["kind"] in ("tenant", "task"):
+            tenant = line["account"]["name"] if line["kind"] == "tenant" else line["tenant"]
+            found.append(dump(line | {"queue": place_in(places, tenant)}, payload))
+    return found
 
 
 def check(lines: Sequence[bytes]) -> None:

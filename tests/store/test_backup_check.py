@@ -19,6 +19,7 @@ from fairq.errors import BadRequest, TooLarge
 from fairq.store import keys
 from fairq.store.backup_kinds import KINDS
 from fairq.store.backup_lines import FORMATS, dump, load
+from fairq.store.partitions import places_of
 from tests.lua.calls import Queue
 from tests.lua.keyspace import Keyspace
 from tests.lua.rebuilt import drain, repair
@@ -60,6 +61,20 @@ def fault_of(lines: list[bytes]) -> BadRequest | TooLarge | None:
 def test_the_lines_are_of_every_kind_and_good() -> None:
     assert {load(line)[0]["kind"] for line in good_lines()} == KINDS.keys()
     check(list(good_lines()))
+
+
+def test_a_tenant_lives_in_its_own_partition_and_no_task_beside_the_partitions() -> None:
+    lines, places = list(good_lines()), places_of("many", 2)
+    at = find("tenant", queue=places[0])
+    line, payload = load(lines[at])
+    elsewhere = [*lines[:at], dump(line | {"queue": places[1]}, payload), *lines[at + 1 :]]
+    assert refused(elsewhere)[1:] == ("account.name", "bad_request")
+    state, _ = load(lines[find("state", queue=places[0])])
+    assert refused([*lines, dump(state | {"queue": "many"})])[1:] == ("id", "bad_request")
+    assert refused([*lines, dump(state | {"queue": places_of("many", 3)[0]})])[1:] == ("queue", "bad_request")
+    assert refused([*lines, dump(state | {"queue": "many/2.x"})])[1:] == ("queue", "bad_request")
+    without = [line for line in lines if load(line)[0]["kind"] != "partitions"]
+    assert refused(without)[1:] == ("queue", "bad_request")
 
 
 def test_good_lines_come_back_as_they_were(redis_client: redis.Redis) -> None:
