@@ -80,6 +80,7 @@ class SettingOptions(TypedDict, total=False):
     run_timeout_ms: int
     queue_weight: float
     max_lost_leases: int
+    partitions: int
 
 
 class DeadLetterFilter(TypedDict, total=False):

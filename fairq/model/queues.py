@@ -54,6 +54,7 @@ class QueueSettings:
     run_timeout_ms: int = _whole(0, 0, 604_800_000)
     queue_weight: float = 1.0
     max_lost_leases: int = _whole(3, 0, 100)
+    partitions: int = _whole(1, 1, 64)
 
 
 def longest_wait_ms(base_ms: int, cap_ms: int, attempts: int) -> int:

@@ -39,10 +39,11 @@ def longest(waits: Sequence[int | None]) -> int | None:
 
 
 def one_queue(states: Sequence[QueueState]) -> QueueState:
-    """Sum the counts; the settings are the same everywhere."""
+    """Sum the counts; all places have the same settings."""
     joined: dict[str, Any] = {name: sum(getattr(each, name) for each in states) for name in COUNTS}
     joined |= {name: any(getattr(each, name) for each in states) for name in FLAGS}
-    return evolve(states[0], queue=queue_of(states[0].queue), **joined)
+    settings = evolve(states[0].settings, partitions=len(states))
+    return evolve(states[0], queue=queue_of(states[0].queue), settings=settings, **joined)
 
 
 def sums(answers: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -33,7 +33,7 @@ from fairq.errors import SettingsError
 from fairq.store import keys, library
 
 if TYPE_CHECKING:
-    from fairq.store.store import Store
+    from fairq.store.calls import Calls
 
 Call = Callable[..., Awaitable[Any]]
 
@@ -52,11 +52,11 @@ class Migration:
 
     number: int  # the version that it makes
     about: str
-    step: Callable[[Store, str, str], Awaitable[str]] = field(repr=False)
+    step: Callable[[Calls, str, str], Awaitable[str]] = field(repr=False)
     is_on_demand: bool = False
 
 
-async def _change_nothing(_store: Store, _place: str, _cursor: str) -> str:
+async def _change_nothing(_store: Calls, _place: str, _cursor: str) -> str:
     return DONE
 
 
@@ -117,7 +117,7 @@ async def check_data_version(call: Call) -> None:
         await data_state(call)
 
 
-async def versions_shown(store: Store) -> set[int]:
+async def versions_shown(store: Calls) -> set[int]:
     """Return the versions of the servers that listen."""
     shown: set[int] = set()
     for node in store.connection.nodes():
@@ -133,7 +133,7 @@ async def libraries_of(call: Call) -> list[str]:
 
 
 async def migrate(
-    store: Store, show: Callable[[Migration, str], None] = lambda _migration, _queue: None, to: int = NEW
+    store: Calls, show: Callable[[Migration, str], None] = lambda _migration, _queue: None, to: int = NEW
 ) -> str:
     """Migrate the store's data to a version; `show` is called with each queue that is done.
 
@@ -156,7 +156,7 @@ async def migrate(
     return "done"
 
 
-async def _begin(store: Store, migration: Migration) -> bool:
+async def _begin(store: Calls, migration: Migration) -> bool:
     """Keep older servers out; returns False if one runs."""
     call, version = store.connection.call, migration.number - 1
     if min(await versions_shown(store), default=migration.number) < migration.number:
@@ -173,7 +173,7 @@ async def _begin(store: Store, migration: Migration) -> bool:
     return True
 
 
-async def _take_steps(store: Store, migration: Migration, show: Callable[[Migration, str], None]) -> None:
+async def _take_steps(store: Calls, migration: Migration, show: Callable[[Migration, str], None]) -> None:
     call = store.connection.call
     while left := [place for place in await store.registry.all_places() if await _cursor_of(call, place) != DONE]:
         for place in left:

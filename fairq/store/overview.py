@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 from attrs import frozen
 
 from fairq.io.scopes import run_all
+from fairq.model.checks import owner_of
 from fairq.store import keys
 from fairq.store.backup_lines import FORMATS, tell_map
 from fairq.store.dumping import IS_LARGE, TASK
+from fairq.store.partitions import place_in
 from fairq.store.store import Store
 
 STEP, _STEPS = 4_000, 250  # of a search by name: the store takes some 1 ms for a step, and looks at a million tenants
@@ -30,30 +32,38 @@ class Due(NamedTuple):
 
 async def some_tenants(store: Store, queue: str, count: int) -> tuple[int, list[str]]:
     """Return how many tenants a queue has, and the names of `count` of them, of all if there are fewer."""
-    key = f"{keys.queue_prefix(queue)}:tenants"
-    total = await store.connection.call("HLEN", key)
-    _, pairs = await store.connection.call("HSCAN", key, "0", "COUNT", str(count))
-    return total, [name.decode() for name in pairs[::2]][: max(count, 0)]
+    call, total, found = store.connection.call, 0, list[str]()
+    for place in await store.registry.places(queue):
+        key = f"{keys.queue_prefix(place)}:tenants"
+        total += await call("HLEN", key)
+        _, pairs = await call("HSCAN", key, "0", "COUNT", str(count))
+        found += [name.decode() for name in pairs[::2]]
+    return total, found[: max(count, 0)]
 
 
 async def find_tenants(store: Store, queue: str, text: str, count: int) -> tuple[list[str], bool]:
     """Return up to `count` tenants with a text in their name, sorted, and whether that is all of them."""
-    key, cursor, found = f"{keys.queue_prefix(queue)}:tenants", b"0", set[str]()
-    pattern = "*" + re.sub(r"([*?^\[\]\\])", r"\\\1", text) + "*"
-    for _ in range(_STEPS):
-        cursor, pairs = await store.connection.call("HSCAN", key, cursor, "MATCH", pattern, "COUNT", str(STEP))
-        found.update(name.decode() for name in pairs[::2])
-        if cursor == b"0" or len(found) > count:
-            break
-    return sorted(found)[:count], cursor == b"0" and len(found) <= count
+    call, pattern = store.connection.call, "*" + re.sub(r"([*?^\[\]\\])", r"\\\1", text) + "*"
+    places, steps, found, is_all = await store.registry.places(queue), _STEPS, set[str](), True
+    for place in places:
+        key, cursor = f"{keys.queue_prefix(place)}:tenants", b""
+        while cursor != b"0" and steps and len(found) <= count:
+            cursor, pairs = await call("HSCAN", key, cursor or "0", "MATCH", pattern, "COUNT", str(STEP))
+            found.update(name.decode() for name in pairs[::2])
+            steps -= 1
+        is_all = is_all and cursor == b"0"
+    return sorted(found)[:count], is_all and len(found) <= count
 
 
 async def due(store: Store, queue: str, tenants: int, hours: int) -> tuple[int, list[Due], list[int]]:
     """Return the store's time, the tenants with the first starts, and how many of their tasks start in which hour."""
-    call, prefix = store.connection.call, keys.queue_prefix(queue)
+    call = store.connection.call
     seconds, micros = await store.connection.nodes()[0].call("TIME")
     now_ms = int(seconds) * 1_000 + int(micros) // 1_000
-    flat = await call("ZRANGE", f"{prefix}:due", "0", str(tenants - 1), "WITHSCORES")
+    first: list[tuple[float, str, str]] = []
+    for place in await store.registry.places(queue):
+        flat = await call("ZRANGE", f"{keys.queue_prefix(place)}:due", "0", str(tenants - 1), "WITHSCORES")
+        first += [(float(at), name.decode(), place) for name, at in zip(flat[::2], flat[1::2], strict=True)]
     found: list[Due] = []
     in_hour = [0] * hours
 
@@ -61,10 +71,10 @@ async def due(store: Store, queue: str, tenants: int, hours: int) -> tuple[int, 
         low = "-inf" if hour == 0 else str(now_ms + hour * _HOUR_MS)
         in_hour[hour] += await call("ZCOUNT", key, low, f"({now_ms + (hour + 1) * _HOUR_MS}")
 
-    for name, at in zip(flat[::2], flat[1::2], strict=True):
-        key = f"{prefix}:delayed:{name.decode()}"
+    for at, name, place in sorted(first)[:tenants]:
+        key = f"{keys.queue_prefix(place)}:delayed:{name}"
         await run_all(*(partial(count, key, hour) for hour in range(hours)), stops_at_failure=True)  # one round trip
-        found.append(Due(name.decode(), int(float(at)), await call("ZCARD", key)))
+        found.append(Due(name, int(at), await call("ZCARD", key)))
     return now_ms, found, in_hour
 
 
@@ -84,7 +94,8 @@ class StoredTask:
 
 async def stored_task(store: Store, queue: str, id: str) -> StoredTask | None:
     """Return the record of a task that has not ended, or is dead; None if it ended just now."""
-    call, prefix = store.connection.call, keys.queue_prefix(queue)
+    place = place_in(await store.registry.places(queue), owner_of(id))
+    call, prefix = store.connection.call, keys.queue_prefix(place)
     packed = await call("HGET", f"{prefix}:tasks", id)
     if not packed or packed[0] != TASK:
         return None

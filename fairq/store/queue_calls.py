@@ -10,7 +10,7 @@ from typing import NamedTuple
 import trio
 from attrs import define, evolve
 
-from fairq.errors import NotEmpty
+from fairq.errors import NotEmpty, Unavailable
 from fairq.model.events import EventPage
 from fairq.model.history import Slot
 from fairq.model.limits import Limits, OpeningHours
@@ -21,6 +21,7 @@ from fairq.store import keys
 from fairq.store.calls import LOOKS, Calls, wall_ms
 from fairq.store.counts import QueueCounts
 from fairq.store.merging import by_name, chained, first, longest, one_history, one_queue, sums
+from fairq.store.migrations import PARTITIONS, migrate
 from fairq.store.partitions import queue_of
 from fairq.store.records import pack_waits, unpack_opening_hours, unpack_slot
 from fairq.store.routes import of_all, of_tenant, of_tenant_or_all, of_tenants, walk
@@ -64,9 +65,28 @@ class QueueCalls(Calls):
         reply = await self._call("queue_state", queue)
         return {reply[i].decode(): float(reply[i + 1]) for i in range(0, len(reply), 2)}
 
-    @of_all(first)
     async def configure(self, queue: str, changes: Mapping[str, str | float], if_version: str = "") -> QueueSettings:
-        """Change settings of the queue, atomically; returns the old ones. Raises: StaleVersion."""
+        """Change settings of the queue, in each place atomically; returns the old ones.
+
+        Raises: StaleVersion; NotEmpty if it exists with another number of partitions.
+        """
+        if "partitions" in changes:
+            await self._partition(queue, int(changes["partitions"]))
+        return await self._configure(queue, changes, if_version)
+
+    async def _partition(self, queue: str, partitions: int) -> None:
+        """Make a queue with so many partitions, unless it has them."""
+        if partitions > 1 and not await self.registry.exists(queue):
+            outcome = await migrate(self, to=PARTITIONS.number)
+            if outcome != "done":
+                why = "servers of an older version run" if outcome == "waits" else "another server prepares the store"
+                raise Unavailable(f"queue {queue} was not made: {why}")
+        if (found := len(await self.registry.make(queue, "", partitions=partitions))) != partitions:
+            message = f"queue {queue} exists with {found} partitions; their number is chosen when a queue is made"
+            raise NotEmpty(message, field="settings.partitions")
+
+    @of_all(first)
+    async def _configure(self, queue: str, changes: Mapping[str, str | float], if_version: str) -> QueueSettings:
         pairs: list[str | int] = ["if_version", if_version] if if_version else []
         for name, value in changes.items():
             pairs += (name, stored_setting(name, value))
@@ -101,11 +121,14 @@ class QueueCalls(Calls):
         Until the outcome is `done`, the queue gives no tasks, and changes are refused with Repairing. Any caller
         continues where the last one stopped.
         """
-        deadline = trio.current_time() + seconds
+        deadline, places = trio.current_time() + seconds, await self.registry.places(queue)
+        number, at = divmod(number or 0, len(places))  # of the repair there (0: none has begun), and the place
         while True:
-            outcome, number, doing, tasks, tenants = await self._call("repair", queue, "" if number is None else number)
+            outcome, number, doing, tasks, tenants = await self._call("repair", places[at], number or "")
+            if outcome != b"more" and at + 1 < len(places):
+                outcome, number, at = b"more", 0, at + 1
             if outcome != b"more" or trio.current_time() >= deadline:
-                return Repair(outcome.decode(), number, doing.decode(), tasks, tenants)
+                return Repair(outcome.decode(), number * len(places) + at, doing.decode(), tasks, tenants)
 
     async def permissions(self, queue: str) -> list[str]:
         """Return the commands of the library that the store's user may not run on a queue's keys."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -47,6 +48,20 @@ class Deletion(NamedTuple):
 
     outcome: str
     contents: Mapping[str, int]
+
+
+def _contents(replies: Sequence[Sequence[Any]]) -> dict[str, int]:
+    """Add up what places hold, by the replies of `delete_queue`."""
+    found = Counter[str]()
+    for _, *pairs in replies:
+        for name, count in zip(pairs[::2], pairs[1::2], strict=True):
+            found[name.decode()] += count
+    return dict(found)
+
+
+def _not_empty(queue: str, contents: Mapping[str, int]) -> NotEmpty:
+    what = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in contents.items() if count)
+    return NotEmpty(f"queue {queue} is not empty: {what}", field="purge")
 
 
 @define(eq=False)
@@ -197,23 +212,40 @@ class Registry:
         Once begun, the queue is blocked until the deletion is finished; any caller may continue it.
         Raises: NotEmpty if the queue holds anything and `purge` is false.
         """
-        deadline, prefix = trio.current_time() + seconds, keys.queue_prefix(queue)
+        deadline, places = trio.current_time() + seconds, await self.places(queue)
         entry = await self.connection.call("HGET", keys.QUEUES, queue)
-        outcome, *pairs = await self.call(prefix, "delete_queue", "any" if purge else "empty")
-        contents = {name.decode(): count for name, count in zip(pairs[::2], pairs[1::2], strict=True)}
-        if outcome == b"not_empty":
-            what = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in contents.items() if count)
-            raise NotEmpty(f"queue {queue} is not empty: {what}", field="purge")
-        if outcome == b"gone" and entry is None:
+        how = "any" if purge else "empty"
+        if len(places) > 1 and not purge:
+            how = await self._hold(queue, places)
+        replies = [await self.call(keys.queue_prefix(place), "delete_queue", how) for place in places]
+        contents = _contents(replies)
+        if replies[0][0] == b"not_empty":
+            raise _not_empty(queue, contents)
+        if entry is None and all(reply[0] == b"gone" for reply in replies):
             return Deletion("gone", {})
         await self._tell(queue)
-        while outcome == b"more":
-            if trio.current_time() >= deadline:
-                return Deletion("more", contents)
-            outcome, *_ = await self.call(prefix, "delete_queue", "begun")
+        for place, (outcome, *_) in zip(places, replies, strict=True):
+            while outcome == b"more":
+                if trio.current_time() >= deadline:
+                    return Deletion("more", contents)
+                outcome, *_ = await self.call(keys.queue_prefix(place), "delete_queue", "begun")
         if entry is not None:
             await self._remove(queue, entry)
         return Deletion("ok", contents)
+
+    async def _hold(self, queue: str, places: Places) -> str:
+        """Block all places if they are empty; returns how to delete them. Raises: NotEmpty.
+
+        If a deletion has begun in one, it goes on in all, whatever they hold.
+        """
+        replies = [await self.call(keys.queue_prefix(place), "delete_queue", "hold") for place in places]
+        outcomes = {outcome for outcome, *_ in replies}
+        if b"not_empty" not in outcomes or b"more" in outcomes:
+            return "any"
+        for place, (outcome, *_) in zip(places, replies, strict=True):
+            if outcome == b"ok":
+                await self.call(keys.queue_prefix(place), "delete_queue", "free")
+        raise _not_empty(queue, _contents(replies))
 
     async def _remove(self, queue: str, entry: bytes) -> None:
         """Remove a queue that has ended; one that was made anew since stays, since its entry is another one."""

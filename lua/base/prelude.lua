@@ -20,14 +20,14 @@ local SHARE_TIME, SHARE_COUNT = 0, 1
 local DEFAULTS = {
   share = SHARE_TIME, lease_ms = 30000, max_attempts = 25, retry_base_ms = 1000, retry_cap_ms = 3600000, reserve = 0,
   dead_keep_ms = 1209600000, dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0,
-  queue_weight = 1000, max_lost_leases = 3,
+  queue_weight = 1000, max_lost_leases = 3, partitions = 1,
 }
 -- setting -> its least and its greatest value; all are whole numbers, queue_weight in thousandths.
 local BOUNDS = {
   share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {0, 1000}, reserve = {0, 90},
   retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000}, dead_keep_ms = {1000, 31536000000},
   dead_keep = {0, 10000000}, events_keep = {0, 1000000}, max_tenants = {1, 100000000}, run_timeout_ms = {0, 604800000},
-  queue_weight = {1, 10000000}, max_lost_leases = {0, 100},
+  queue_weight = {1, 10000000}, max_lost_leases = {0, 100}, partitions = {1, 64},
 }
 local UNMADE, MADE, DELETING = 0, 1, 2  -- queue.stage: see operate/delete.lua
 local NO_SWEEP, SWEEPING, SWEEP_WANTED, WENT_BACK = 0, 1, 2, 3  -- queue.sweeping: see limits.sweep, verbs/jumps.lua

@@ -13,6 +13,7 @@
 -- `forget_queue` deletes the record of an unused queue, which has no other key that matters.
 
 local KEYS_PER_CALL = 150
+local WAYS = {empty = true, any = true, begun = true, hold = true, free = true}
 local HAS_SOMETHING = {'tenants', 'tasks', 'limits', 'opening_hours', 'webhooks'}  -- all other keys belong to a tenant
 local LAST = {queue = true, deleting = true, test = true}  -- deleted last
 local HISTORY = {'history:10', 'history:60', 'history:900', 'history_last'}
@@ -53,20 +54,27 @@ local function contents(call)
 end
 
 -- delete_queue(keys, argv): delete a part of a queue; from the first call on every other verb is refused.
---   argv  3 the contents that it may have: "empty" (none), "any", or "begun": only continue a deletion
---   out   "more" | "ok" (all is deleted) | "not_empty" (nothing was changed) | "gone" (there is no such queue, or its
---         deletion has not begun); then its contents: name, how many, ...
+--   argv  3 the contents that it may have: "empty" (none), "any", or "begun": only continue a deletion. One partition
+--         of several: "hold": block it if it is empty; "free": undo that, if no deletion has begun
+--   out   "more" | "ok" (all is deleted, or it is held or free) | "not_empty" (nothing was changed) | "gone" (there is
+--         no such queue, or its deletion has not begun); then its contents: name, how many, ...
 function drains.delete_queue(keys, args)
   local call, what = calls.open_any(keys, args), args[3]
   local queue, counts = call.queue, contents(call)
-  if what ~= 'empty' and what ~= 'any' and what ~= 'begun' then refuse('bad_request', 'what') end
+  if not WAYS[what] then refuse('bad_request', 'what') end
   if queue.stage == UNMADE or queue.stage == MADE and what == 'begun' then return {'gone'} end
+  if what == 'free' then
+    if redis.call('EXISTS', call.prefix .. 'deleting') == 0 then queue.stage = MADE end
+    close.call(call)
+    return {'ok', unpack(counts)}
+  end
   if queue.stage == MADE then
     for i = 2, #counts, 2 do
-      if counts[i] > 0 and what == 'empty' then return {'not_empty', unpack(counts)} end
+      if counts[i] > 0 and what ~= 'any' then return {'not_empty', unpack(counts)} end
     end
     queue.stage = DELETING
     close.call(call)
+    if what == 'hold' then return {'ok', unpack(counts)} end
   end
   if sweep_some(call) then return {'more', unpack(counts)} end
   unlink(call, {'queue', 'deleting', 'test'})

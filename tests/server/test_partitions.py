@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+import redis
 import trio
 
 import fairq
 from fairq.server.run import Served
+from fairq.store import keys, library
+from fairq.store.migrations import NEW
 from fairq.store.partitions import place_in
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, PRODUCER, WORKER, raw, running, tenant, url_of
+from .harness import OPERATOR, PRODUCER, WORKER, Refused, raw, running, tenant, url_of
 
 Q, PARTITIONS = "imports", 5
 TENANTS = [f"tenant-{n}" for n in range(12)]
@@ -124,3 +128,39 @@ async def test_two_servers_share_the_partitions(server_store: str) -> None:
             await wait_until(lambda: len(ran) >= len(tasks))
             nursery.cancel_scope.cancel()
         assert Counter(ran) == Counter(task.id for task in tasks)
+
+
+async def test_an_operator_chooses_the_number_of_partitions_of_a_new_queue(served: Served) -> None:
+    async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
+        settings = {"partitions": 12, "lease_ms": 5_000}
+        answer = await operator.ask("configure", queue=Q, settings=settings)
+        assert answer["previous"] == {"partitions": 1, "lease_ms": 30_000}
+        assert len(await served.app.store.registry.places(Q)) == 12
+        assert (await operator.ask("configure", queue=Q, settings=settings))["previous"] == settings
+        (row,) = (await operator.ask("queues"))["queues"]
+        assert {name: row["settings"][name] for name in settings} == settings
+        await ada.enqueue("one", ["a"])
+        for queue, partitions in ((Q, 6), (Q, 1), ("one", 2)):
+            with pytest.raises(Refused, match=r"not_empty settings\.partitions.*chosen when a queue is made"):
+                await operator.ask("configure", queue=queue, settings={"partitions": partitions, "lease_ms": 100})
+        assert (await operator.ask("configure", queue="one", settings={"partitions": 1}))["previous"] == {
+            "partitions": 1
+        }
+
+
+async def test_a_store_gets_a_new_version_with_its_first_partitions_and_no_older_server_then(
+    served: Served, redis_store: redis.Redis
+) -> None:
+    async with raw(served, OPERATOR) as operator:
+        assert redis_store.get(keys.DATA_VERSION) == str(NEW).encode()
+        older = redis_store.pubsub()
+        older.subscribe(f"{keys.VERSIONS}{NEW}")  # as a server of the build before does
+        older.get_message(timeout=5)
+        with pytest.raises(Refused, match=r"unavailable.*older version run"):
+            await operator.ask("configure", queue=Q, settings={"partitions": 2})
+        assert redis_store.get(keys.DATA_VERSION) == str(NEW).encode()
+        assert (await operator.ask("queues"))["queues"] == []
+        older.close()
+        await wait_until(lambda: not redis_store.pubsub_channels(f"{keys.VERSIONS}{NEW}"))
+        await operator.ask("configure", queue=Q, settings={"partitions": 2})
+        assert redis_store.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()

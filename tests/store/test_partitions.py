@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+from attrs import evolve
 from redis.crc import key_slot
 
+from fairq.errors import NotEmpty
 from fairq.model.checks import owner_of
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.limits import OpeningHours
@@ -144,7 +146,7 @@ async def _counts(store: Store, queue: str) -> Any:
     state = await store.queue(queue)
     numbers = await store.numbers(queue)
     return (
-        state.settings,
+        evolve(state.settings, partitions=1),
         state.ready,
         state.delayed,
         state.leased,
@@ -230,3 +232,44 @@ async def test_a_queue_with_partitions_answers_like_one_without(store: Store, se
         await pair.step()
     await pair.read()
     assert len({place_in(await store.registry.places("many"), owner_of(id)) for id in pair.ids}) > 2
+
+
+async def test_a_queue_with_partitions_is_deleted_as_one(store: Store) -> None:
+    places = await store.registry.make("many", "", partitions=4)
+    for tenant in TENANTS:
+        await store.set_weight("many", tenant, 2)
+    tenant = next(each for each in TENANTS if place_in(places, each) == places[-1])
+    await store.enqueue("many", tenant, [NewTask(f"{tenant}/a", b"1")])
+    with pytest.raises(NotEmpty, match="1 ready"):
+        await store.registry.delete("many", purge=False)
+    weights = {each.tenant: each.weight for each in await store.tenants("many")}
+    assert weights == dict.fromkeys(TENANTS, 2), "nothing was deleted"
+    assert await store.enqueue("many", "t0", [NewTask("t0/b", b"1")]) == ["ok"], "and all places take tasks"
+    assert await store.cancel("many", ["t0/b", f"{tenant}/a"]) == ["ok", "ok"]
+    assert (await store.registry.delete("many", purge=False)).outcome == "ok"
+    assert await store.queues() == []
+    assert (await store.registry.delete("many", purge=False)).outcome == "gone"
+
+
+async def test_a_deletion_that_has_begun_in_one_place_goes_on_in_all(store: Store) -> None:
+    await store.registry.make("many", "", partitions=4)
+    for n in range(1_000):  # more keys than one call deletes
+        await store.enqueue("many", f"many-{n}", [NewTask(f"many-{n}/a", b"1")])
+    assert (await store.registry.delete("many", purge=True, seconds=0)).outcome == "more"
+    assert (await store.registry.delete("many", purge=False)).outcome == "ok"
+    assert await store.queues() == []
+
+
+async def test_a_repair_of_a_queue_repairs_all_places(store: Store) -> None:
+    places = await store.registry.make("many", "", partitions=4)
+    for tenant in TENANTS:
+        await store.enqueue("many", tenant, [NewTask(f"{tenant}/{n}", b"1") for n in range(50)])
+    for place in places:
+        await store.connection.call("DEL", f"{keys.queue_prefix(place)}:accounts")
+    repair = await store.repair("many", seconds=0)
+    steps = 1
+    while repair.outcome == "more":
+        repair, steps = await store.repair("many", repair.number, seconds=0), steps + 1
+    assert (repair.outcome, steps > len(places)) == ("done", True)
+    assert (await store.queue("many")).ready == 50 * len(TENANTS)
+    assert sum([len((await store.claim(place, "w", 150)).leases) for place in places for _ in range(5)]) == 450
