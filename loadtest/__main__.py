@@ -93,7 +93,7 @@ def _innermost(group: BaseException) -> BaseException:
 async def measure(names: Sequence[str], *, quick: bool, fsync: str, progress: Progress) -> dict[str, Any]:
     """Run scenarios, one after the other, in a directory that goes away; returns the report.
 
-    One that cannot run is told in `failed`, and the others go on.
+    One that cannot run is listed in `failed`, and the others go on.
     """
     result: dict[str, Any] = {"about": report.about(store_version(), quick=quick, fsync=fsync)}
     verdicts, failed, disturbances = dict[str, Verdict](), dict[str, str](), dict[str, machine.Disturbance]()

@@ -79,12 +79,12 @@ def of_bound(undisturbed_p99: float, abused_p99: float) -> float:
 def summary(undisturbed: Sequence[Sequence[float]], abused: Sequence[Sequence[float]]) -> dict[str, Any]:
     """Sum up a figure over pairs of rounds: the medians of p50 and p99, and of the parts of the bound."""
     sides = {"undisturbed": undisturbed, "abused": abused}
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         side: {f"p{p}": round(median(percentile(round_, p) for round_ in rounds), 2) for p in (50, 99)}
         for side, rounds in sides.items()
     }
     parts = [of_bound(percentile(u, 99), percentile(a, 99)) for u, a in zip(undisturbed, abused, strict=True)]
-    return {**told, "of_bound": round(median(parts), 3)}
+    return {**found, "of_bound": round(median(parts), 3)}
 
 
 @frozen
@@ -289,14 +289,14 @@ class Abuse:
         victim.is_shared = name == SAME_PRODUCER
         server, undisturbed = victim.server, await victim.measure(name, self.sizes)
         sizes = [resident_bytes(server.pid)]
-        async with _abuser(victim, name, ABUSED_PART * self.sizes.seconds) as told:
+        async with _abuser(victim, name, ABUSED_PART * self.sizes.seconds) as done_by_it:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_watch, server.pid, sizes)
                 began, meter = time.perf_counter(), CpuMeter({"server": server.pid, "store": server.store_pid})
                 abused = await victim.measure(name, self.sizes)
                 cores = {process: cpu / (time.perf_counter() - began) for process, cpu in meter.used().items()}
                 nursery.cancel_scope.cancel()
-            did = await told()
+            did = await done_by_it()
         if not did:
             raise RunFailed(f"the abuser {name!r} failed")
         return Pair(undisturbed, abused, did, max(sizes) - sizes[0], cores)
@@ -314,15 +314,15 @@ class Abuse:
 async def _abuser(victim: Victim, name: str, seconds: float) -> AsyncIterator[Callable[[], Awaitable[Counter[str]]]]:
     """Run an abuser while the context lasts; yields how to ask what it did. Raises: RunFailed if it does not start."""
     if name == SAME_PRODUCER:
-        async with _flooding(victim, seconds) as told:
-            yield told
+        async with _flooding(victim, seconds) as counts:
+            yield counts
         return
     async with running_abuser(victim.server, name, seconds) as process:
         output = process.stdout
         assert output is not None
         if not await _line(output):
             raise RunFailed(f"the abuser {name!r} did not start")
-        yield partial(_told, output)
+        yield partial(_counts_of, output)
 
 
 @asynccontextmanager
@@ -353,13 +353,13 @@ async def _flooding(victim: Victim, seconds: float) -> AsyncIterator[Callable[[]
                     inner.start_soon(flood)
         over.set()
 
-    async def told() -> Counter[str]:
+    async def counts() -> Counter[str]:
         await over.wait()
         return did
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(act)
-        yield told
+        yield counts
         nursery.cancel_scope.cancel()
 
 
@@ -373,7 +373,7 @@ async def _line(stream: trio.abc.ReceiveStream) -> bytes:
     return line
 
 
-async def _told(stream: trio.abc.ReceiveStream) -> Counter[str]:
+async def _counts_of(stream: trio.abc.ReceiveStream) -> Counter[str]:
     """Read what an abuser did, once it has ended; nothing if it does not end in time."""
     with trio.move_on_after(ABUSER_S):
         return Counter(json.loads(await _line(stream) or b"{}"))
@@ -401,11 +401,11 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
     """Show the scenario's part of the report."""
     lines = [
         [
-            row["name"], figure, *(told[side][p] for side in ("undisturbed", "abused") for p in ("p50", "p99")),
-            told["of_bound"], "yes" if told["of_bound"] <= 1 else "NO",
+            row["name"], figure, *(found[side][p] for side in ("undisturbed", "abused") for p in ("p50", "p99")),
+            found["of_bound"], "yes" if found["of_bound"] <= 1 else "NO",
         ]
         for row in part["rows"]
-        for figure, told in row["figures"].items()
+        for figure, found in row["figures"].items()
     ]  # fmt: skip
     title = (
         f"another tenant's latency in ms, {part['rate']:g} tasks/s, beside one connection that does its worst:"

@@ -61,13 +61,13 @@ class Taken:
 
     def tell(self) -> None:
         """Print the ids and times."""
-        told = {
+        found = {
             "ids": self.ids,
             "took_ms": self.took_ms,
             "seconds": time.perf_counter() - self.began,
             "cpu_s": time.process_time() - self._cpu,
         }
-        sys.stdout.buffer.write(orjson.dumps(told) + b"\n")
+        sys.stdout.buffer.write(orjson.dumps(found) + b"\n")
         sys.stdout.buffer.flush()
 
 
@@ -138,9 +138,9 @@ def call_over_http(url: str, queue: str) -> None:
         def enqueue() -> str:
             connection.request("POST", f"/v1/queues/{queue}/tasks", orjson.dumps({"payload": PAYLOAD}), headers)
             answer = connection.getresponse()
-            told = orjson.loads(answer.read())
-            assert answer.status == 201, told
-            id: str = told["id"]
+            reply = orjson.loads(answer.read())
+            assert answer.status == 201, reply
+            id: str = reply["id"]
             return id
 
         return enqueue

@@ -65,8 +65,8 @@ class Caller:
         """Have it do a job; returns what it tells."""
         assert self.process.stdin
         await self.process.stdin.send_all(orjson.dumps(job) + b"\n")
-        told: dict[str, Any] = orjson.loads(await self.line())
-        return told
+        answer: dict[str, Any] = orjson.loads(await self.line())
+        return answer
 
 
 @asynccontextmanager
@@ -102,11 +102,11 @@ class Clients:
             for number in range(self.sizes.rounds):
                 self.progress.say(f"clients: {name}, round {number + 1}")
                 for caller in callers if number % 2 else reversed(callers):
-                    told = await caller.do(**job)
-                    ids += told["ids"]
-                    took[caller.kind] += told["took_ms"]
-                    rates[caller.kind].append(len(told["ids"]) / told["seconds"])
-                    cpus[caller.kind] = cpus.get(caller.kind, 0.0) + told["cpu_s"]
+                    note = await caller.do(**job)
+                    ids += note["ids"]
+                    took[caller.kind] += note["took_ms"]
+                    rates[caller.kind].append(len(note["ids"]) / note["seconds"])
+                    cpus[caller.kind] = cpus.get(caller.kind, 0.0) + note["cpu_s"]
             await wait_done(self.operator, queue, len(ids), f"clients, {name}", self.sizes.limit)
         self.verdicts[f"clients, {name}"] = judge(ids, [entry.id for entry in read_records(record)])
         for kind in KINDS:

@@ -42,8 +42,8 @@ class Crowd:
     async def tell(self) -> dict[str, Any]:
         """Return which of the held tasks are `done`, and how many `starts` they had. Raises: RunFailed."""
         await self._order("tell")
-        told: dict[str, Any] = json.loads(await self._line("the workers did not tell what they had done"))
-        return told
+        answer: dict[str, Any] = json.loads(await self._line("the workers did not tell what they had done"))
+        return answer
 
     async def _order(self, order: str) -> None:
         assert self.process.stdin is not None

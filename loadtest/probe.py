@@ -88,8 +88,8 @@ class Probe:
 
     async def _cpu_ms(self) -> float:
         """Return the CPU time of the store's main thread."""
-        told = (await self.command("INFO", "cpu")).decode().replace("\r", "")
-        used = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+        found = (await self.command("INFO", "cpu")).decode().replace("\r", "")
+        used = dict(line.split(":", 1) for line in found.splitlines() if ":" in line)
         return 1000 * (float(used["used_cpu_user_main_thread"]) + float(used["used_cpu_sys_main_thread"]))
 
     async def _timed(self, row: Row, queue: str, args: Args, now: float | str) -> tuple[Any, float, float]:

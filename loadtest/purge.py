@@ -51,10 +51,10 @@ def row_of(tasks: int, seconds: float, without: Rounds, during: Rounds) -> dict[
     figures = {}
     for name in without:
         sides = {"without": without[name], "purge": during[name]}
-        told = {side: {p: percentile(values, p) for p in (50, 99)} for side, values in sides.items()}
+        shown = {side: {p: percentile(values, p) for p in (50, 99)} for side, values in sides.items()}
         figures[name] = {
-            **{side: {f"p{p}": round(found[p], 2) for p in found} for side, found in told.items()},
-            "of_without": {f"p{p}": round(told["purge"][p] / told["without"][p], 2) for p in (50, 99)},
+            **{side: {f"p{p}": round(found[p], 2) for p in found} for side, found in shown.items()},
+            "of_without": {f"p{p}": round(shown["purge"][p] / shown["without"][p], 2) for p in (50, 99)},
         }
     return {"tasks": tasks, "seconds": round(seconds, 2), "figures": figures}
 
@@ -105,10 +105,10 @@ def table(row: Mapping[str, Any]) -> Table:
     )
     lines = [
         [
-            name, *(told[side][p] for side in ("without", "purge") for p in ("p50", "p99")),
-            *told["of_without"].values(),
+            name, *(found[side][p] for side in ("without", "purge") for p in ("p50", "p99")),
+            *found["of_without"].values(),
         ]
-        for name, told in row["figures"].items()
+        for name, found in row["figures"].items()
     ]  # fmt: skip
     note = "without: rounds before and after the purge"
     return Table(title, ["", "p50", "p99", "purge p50", "purge p99", "p50, of without", "p99, of without"], lines, note)

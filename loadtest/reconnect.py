@@ -61,11 +61,11 @@ class Reconnect:
         """Have the held tasks done; returns the findings, and the outcomes of these tasks."""
         await self.workers.finish()
         await wait_done(self.operator, HELD_QUEUE, len(self.held), "the tasks that were held", self.limit)
-        told = await self.workers.tell()
+        shown = await self.workers.tell()
         found = {
             "attached_again_s": round(self.seconds, 3),
             "longest_silence_ms": round(self.pulse.longest_s * 1000, 1),
             "held": len(self.held),
-            "leases_lost": told["starts"] - len(self.held),
+            "leases_lost": shown["starts"] - len(self.held),
         }
-        return found, judge(self.held, told["done"])
+        return found, judge(self.held, shown["done"])

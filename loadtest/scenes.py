@@ -122,8 +122,8 @@ async def crowd(p: Probe) -> None:
     for action, rest in (("ack", ("",)), ("nack", ("60000", ERROR, "")), ("nack", ("", ERROR, "")),
                          ("nack", ("0", ERROR, "")), ("reject", (ERROR, TRACEBACK)),
                          ("release", ("", "")), ("extend", ())):  # fmt: skip
-        told = f", {rest[0]} ms" if rest and action == "nack" else ""
-        await p.measure("settle", f"{LOOKS} {action}{told} of as many tenants", Q, settling(p, action, *rest))
+        found = f", {rest[0]} ms" if rest and action == "nack" else ""
+        await p.measure("settle", f"{LOOKS} {action}{found} of as many tenants", Q, settling(p, action, *rest))
     numbers = iter(range(s.tenants - 1, 0, -1))
 
     async def ids(count: int = CHANGES) -> Args:
@@ -281,11 +281,11 @@ async def features(p: Probe) -> None:
     for action, rest in (("ack", (result,)), ("ack", ("",)),
                          ("nack", ("60000", ERROR, "")), ("nack", ("0", ERROR, "")),
                          ("reject", (ERROR, TRACEBACK)), ("release", ("", "")), ("extend", ())):  # fmt: skip
-        told = f", {rest[0]} ms" if rest and action == "nack" else ", result 8 KB" if rest == (result,) else ""
+        shown = f", {rest[0]} ms" if rest and action == "nack" else ", result 8 KB" if rest == (result,) else ""
         rounds = 20 if action == "reject" else 0  # which are replayed and purged then
         await p.measure(
             "settle",
-            f"{action}{told}, {what.replace(str(c), str(LOOKS), 1)}",
+            f"{action}{shown}, {what.replace(str(c), str(LOOKS), 1)}",
             Q,
             settling(p, action, *rest),
             rounds=rounds,

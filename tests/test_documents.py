@@ -35,7 +35,7 @@ from fairq.model.tasks import MAX_LINKS, MAX_LINKS_BYTES, MAX_RESULT_BYTES, Link
 from fairq.wire import frames, terms
 from fairq.wire import messages as wire
 from fairq.wire.verbs import VERBS
-from tests.wire.schemas import GIVEN, TOLD
+from tests.wire.schemas import GIVEN, SENT
 
 ROOT = Path(__file__).parents[1]
 PAGES = Path(wire.__file__).parent
@@ -47,7 +47,7 @@ WORDS: dict[Any, str] = {int: "whole number", float: "number", str: "text", bool
 # the parts of frames and replies that have tables of their own: the words before the table -> class
 INPUTS = {name.replace("_", " "): kind for name, kind in GIVEN.items() if kind is not Link}
 OUTPUTS = {
-    name.replace("_", " "): kind for name, kind in TOLD.items() if kind not in (frames.Fence, TenantSeries, TokenRow)
+    name.replace("_", " "): kind for name, kind in SENT.items() if kind not in (frames.Fence, TenantSeries, TokenRow)
 } | {"token record": TokenRow}
 NAMES = {cls: words for words, cls in INPUTS.items()} | {frames.PushedTask: "pushed task", Link: "link"}
 
@@ -294,7 +294,7 @@ def test_the_days_of_cron_are_those_on_which_schedules_fire() -> None:
         check_timing(name, "", 0)
 
 
-def test_the_test_token_has_the_form_check_and_hash_that_are_told() -> None:
+def test_the_test_token_has_the_documented_form_check_and_hash() -> None:
     token, hashed = re.findall(r"^(fq_\S+)\n([0-9a-f]{64})$", PROTOCOL, re.M)[0]
     body, _, check = token.rpartition("_")
     assert f"CRC-32 of `{body}`" in PROTOCOL

@@ -53,12 +53,12 @@ def make(kind: type[BaseException]) -> BaseException:
     return kind(*(args or ["it is wrong"]), **named)
 
 
-def told(error: Any) -> Any:
+def parts_of(error: Any) -> Any:
     """Return all that an exception says."""
     if not isinstance(error, BaseException):
         return error
     state = {
-        name: {key: told(each) for key, each in value.items()} if isinstance(value, dict) else told(value)
+        name: {key: parts_of(each) for key, each in value.items()} if isinstance(value, dict) else parts_of(value)
         for name, value in vars(error).items()
     }
     return type(error), error.args, str(error), state
@@ -69,7 +69,7 @@ def test_an_exception_can_be_pickled_and_copied(kind: type[BaseException]) -> No
     error = make(kind)
     error.add_note("seen at noon")
     for way in WAYS:
-        assert told(way(error)) == told(error)
+        assert parts_of(way(error)) == parts_of(error)
 
 
 def fail() -> None:

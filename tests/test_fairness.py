@@ -45,9 +45,9 @@ BOOKED = some.dictionaries(some.sampled_from("abcde"), some.tuples(some.integers
 
 @given(BOOKED)
 def test_contested_service_is_what_dues_add_up_to_and_the_rest_is_free(booked: dict[str, tuple[int, int]]) -> None:
-    told = split_service(booked)
-    whole, due = added(told.values()), sum(claim for _, claim in booked.values())
-    for name, each in told.items():
+    found = split_service(booked)
+    whole, due = added(found.values()), sum(claim for _, claim in booked.values())
+    for name, each in found.items():
         assert each.delivered == booked[name][0]
         assert -1e-9 <= each.free <= each.delivered
         assert each.contested >= min(each.delivered, each.due) - 1e-9, "its due comes first"

@@ -245,7 +245,7 @@ REFUSED: list[tuple[object, str]] = [
 ]  # fmt: skip
 
 
-def test_a_text_that_is_none_is_refused_and_told_why() -> None:
+def test_an_invalid_text_is_refused_with_the_reason() -> None:
     for text, words in REFUSED:
         with case(text), raises_for("opening_hours") as caught:
             check_opening_hours(text)

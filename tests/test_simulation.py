@@ -181,7 +181,7 @@ def state(name: str, ready: int = 0, leased: int = 0, *, weight: float = 1.0, is
     return TenantState(name, weight, ready, 0, 0, leased, 0, 0, 0, 0, is_paused, False, False, False, False, 0)
 
 
-def told(*tenants: TenantSeries, **now: Any) -> Observed:
+def observed_now(*tenants: TenantSeries, **now: Any) -> Observed:
     """Observe a queue whose tenants have nothing ready now."""
     states = {each.tenant: state(each.tenant) for each in tenants if each.tenant}
     return observe(row(**now), history(*tenants), states, {})
@@ -200,16 +200,16 @@ def test_tasks_that_were_there_already_wait_from_the_beginning() -> None:
 
 
 def test_tasks_with_a_start_time_come_when_they_may_start() -> None:
-    (later,) = told(series("a", [1000, 0], [0, 10])).demands
+    (later,) = observed_now(series("a", [1000, 0], [0, 10])).demands
     assert sum(later.arrivals) == 10, "the others still wait for their start time"
-    (earlier,) = told(series("a", [0, 0], [10, 30], 5)).demands
+    (earlier,) = observed_now(series("a", [0, 0], [10, 30], 5)).demands
     assert (list(earlier.arrivals), earlier.waiting) == ([10, 30], 0)
 
 
 def test_attempts_after_failures_are_no_tasks_of_their_own() -> None:
-    (dying,) = told(series("a", [0, 40, 0], [0, 100, 100], done=0, failed=200)).demands
+    (dying,) = observed_now(series("a", [0, 40, 0], [0, 100, 100], done=0, failed=200)).demands
     assert (sum(dying.arrivals), dying.fails) == (40, 1.0)
-    (rejected,) = told(series("a", [100, 100], [100, 100], done=100, failed=100)).demands
+    (rejected,) = observed_now(series("a", [100, 100], [100, 100], done=100, failed=100)).demands
     assert (sum(rejected.arrivals), rejected.fails) == (200, 0.0)
     played = play(Setup(4, {"a": Terms()}), [dying], STEP_MS, Pattern())
     assert played.outcomes["a"].started > 3 * 40
@@ -225,7 +225,7 @@ def test_how_many_tasks_come_at_once_is_read_from_the_counts(size: int) -> None:
 
 
 def test_other_tenants_are_several_none_busier_than_the_named_ones() -> None:
-    observed = told(
+    observed = observed_now(
         series("a", [40, 40], [40, 40]), series("b", [10, 10], [10, 10]), series(OTHERS, [35, 35], [35, 35])
     )
     others = [each for each in observed.demands if each.group == OTHERS]
@@ -237,7 +237,7 @@ def test_other_tenants_are_several_none_busier_than_the_named_ones() -> None:
 
 def test_each_note_says_in_one_sentence_what_to_do() -> None:
     busy = series("a", [100] * 40, [100] * 40)
-    warned = [*compare(told(busy, slots=2), Proposal()).cautions]
+    warned = [*compare(observed_now(busy, slots=2), Proposal()).cautions]
     assert {"slots", "overload", "fit"} == {each.code for each in warned}
     observed = observe(
         row(), history(series("a", [1], [1])), {"a": state("a", is_paused=True), "idle": state("idle")}, {}

@@ -88,7 +88,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("silent", "said"), SAID)
-def test_a_silent_worker_is_told_beside_the_state_and_the_causes(silent: SilentWorker, said: str) -> None:
+def test_a_silent_worker_is_shown_beside_the_state_and_the_causes(silent: SilentWorker, said: str) -> None:
     assert list(say_why(Why("ada/a", "leased", 0, silent=[silent])))[1:] == [said]
     waits = list(say_why(Why("ada/a", "ready", 0, causes=["no_worker"], silent=[silent])))
     assert waits[1:3] == ["- all workers of the queue are silent", said]

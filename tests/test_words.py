@@ -18,7 +18,8 @@ WORDS = {
         "no tenant, no worker, no server; or the passive: an unknown token, an abandoned thread"
     ),
     r"he|him|his|himself": "it: tenants, clients and workers are things",
-    r"told apart|that one which|asks? for that few|how it is with": "the noun or verb, in a sentence of its own",
+    r"that one which|asks? for that few|how it is with": "the noun or verb, in a sentence of its own",
+    r"told": "reported, shown, announced, distinguished; it learns, hears or reads",
     r"(?:that|which) (?:is|are) none(?: any more)?|none such|as it was(?=[.,;:\"])": "unknown, unchanged",
 }
 ANY = re.compile(rf"(?<![A-Za-z-])(?:{'|'.join(WORDS)})(?![A-Za-z])")

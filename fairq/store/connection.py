@@ -52,7 +52,7 @@ class Connection:
     connects: int = 0  # how often it has connected
     trouble: str = ""  # why the last attempt to connect failed
     fatal: FairqError | None = None  # why the store refuses us; a retry will not help
-    _told: str = field(default="", init=False)  # what the log says of the outage that goes on
+    _logged_outage: str = field(default="", init=False)  # what the log says of the outage that goes on
     _out: list[bytes] = field(factory=list, init=False)
     _pending: deque[Wait] = field(factory=deque, init=False)
     _stream: trio.abc.Stream | None = field(default=None, init=False)
@@ -138,16 +138,16 @@ class Connection:
 
     def _tell(self, log_at: Callable[..., None], event: str, error: str) -> None:
         """Log why connecting fails, once until that changes."""
-        if error != self._told:
+        if error != self._logged_outage:
             log_at(event, store=self.address.shown, error=error)
-            self._told = error
+            self._logged_outage = error
 
     async def _serve(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
         self.is_connected, self.fatal, self._stream = True, None, stream
         self.connects += 1
         self._changed.unpark_all()
-        (log.info if self._told else log.debug)("store connected", store=self.address.shown)
-        self._told = ""
+        (log.info if self._logged_outage else log.debug)("store connected", store=self.address.shown)
+        self._logged_outage = ""
         is_demoted = False
         try:
             async with trio.open_nursery() as nursery:

@@ -149,7 +149,7 @@ class Measuring:
     async def _workers(
         self, record: Path, settings: Mapping[str, Any], processes: int = 1
     ) -> AsyncIterator[Sequence[int]]:
-        """Run workers; what fails while they run is told with what they said."""
+        """Run workers; a failure while they run is raised with their output."""
         log = record.parent / "worker.log"
         try:
             async with running_workers(self.environment, settings, log, processes=processes) as workers:

@@ -42,14 +42,14 @@ async def environments(progress: Progress, *, quick: bool) -> tuple[list[tuple[P
 
 
 def _is_ours(name: str) -> bool:
-    """Tell whether the load test answers for these tasks: for fairq and the yardstick; peers' failings are told."""
+    """True if lost tasks fail the run: those of fairq and the yardstick; peers' are only reported."""
     return name.startswith(("fairq", "raw"))
 
 
 async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -> dict[str, Any]:
     """Run the scenario; returns its part of the report.
 
-    A peer that fails is told in `left_out`, and the others go on. Raises: RunFailed if it is fairq.
+    A peer that fails is listed in `left_out`, and the others go on. Raises: RunFailed if it is fairq.
     """
     sizes, began = QUICK if quick else Sizes(), trio.current_time()
     peers, left_out = await environments(progress, quick=quick)

@@ -107,7 +107,7 @@ class Watcher:
         page.on("console", lambda message: self._note("console", message.text, message.type in ("error", "warning")))
         page.on("pageerror", lambda error: self._note("script", str(error), True))
         page.on("request", lambda asked: self._note("request", asked.url, not asked.url.startswith(self.allowed)))
-        page.on("response", lambda told: self._note(str(told.status), told.url, told.status >= 400))
+        page.on("response", lambda found: self._note(str(found.status), found.url, found.status >= 400))
 
     def _note(self, what: str, text: str, is_fault: bool) -> None:
         if is_fault and not self.expects_trouble:

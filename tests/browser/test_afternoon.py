@@ -130,7 +130,7 @@ def check_whole(chart: dict[str, Any]) -> None:
 
 
 def flood(a: Server, b: Server, page: Page) -> None:
-    """A tenant floods, others come later: nobody is told that workers lack, or that the flood was not there."""
+    """A tenant floods, others come later: no page says that workers are missing, or hides the flood."""
     a.act("acme", lambda client: client.enqueue_many("mail", ["row"] * 3_000))
     for name in QUIET:
         a.act(name, lambda client: client.enqueue_many("mail", ["row"] * 200))
@@ -138,7 +138,7 @@ def flood(a: Server, b: Server, page: Page) -> None:
     page.locator("#t-acme").wait_for()
     for server in (a, b):
         for path in ("/?queue=mail", "/queues", "/queues/mail", "/workers", "/queues/mail/tenants/acme"):
-            assert "no worker" not in (told := server.read(path)).lower(), told
+            assert "no worker" not in (text := server.read(path)).lower(), text
         assert f"/ {SLOTS} running / slots" in server.read("/queues/mail")
         server.wait_metric(SLOTS, "fairq_slots", "mail")
         server.wait_metric(2, "fairq_workers", "mail")
@@ -146,12 +146,12 @@ def flood(a: Server, b: Server, page: Page) -> None:
     eventually(lambda: a.metric("fairq_queue_tasks", "mail", "ready") == 0)
     eventually(lambda: "0 ready" in a.read("/?queue=mail"))
     for server in (a, b):
-        told = server.read("/?queue=mail")
+        text = server.read("/?queue=mail")
         for name in ("acme", *QUIET):
-            found = re.search(rf" {name} 1 (?:[\d.]+%|–) ([\d.]+)% / ([\d.]+)% ", told)
-            assert found, told[-900:]
+            found = re.search(rf" {name} 1 (?:[\d.]+%|–) ([\d.]+)% / ([\d.]+)% ", text)
+            assert found, text[-900:]
             assert float(found[1]) == pytest.approx(float(found[2]), abs=3), found[0]
-        assert "did not answer" not in told
+        assert "did not answer" not in text
     page.wait_for_function("() => document.querySelector('.figure b').textContent === '0'")
     chart = chart_of(page)
     assert {"acme", *QUIET} <= {each["tenant"] for each in chart["series"]}
@@ -182,7 +182,7 @@ def stuck(a: Server, b: Server, imp: Process) -> None:
     said = r"silent for \d+ s, holds 3 tasks"
     for server in (a, b):
         for path in ("/?queue=imports", "/queues/imports", "/workers", "/workers/imp-2"):
-            assert re.search(said, told := server.read(path)), (path, told)
+            assert re.search(said, text := server.read(path)), (path, text)
         assert server.read("/attempts?queue=imports").count("imp-2") == 3
         assert re.search(f"imp-2 {said}", server.tell("why", "imports", "acme/long-1"))
         assert re.search("imp-2.*silent", server.tell("workers", "list").replace("\n", " "))
@@ -215,15 +215,15 @@ def dead_letters(a: Server, b: Server, page: Page) -> None:
     page.goto("/queues/mail/tasks/acme/long")
     page.get_by_text("no such mailbox").first.wait_for()
     page.evaluate("""() => {
-        window.told = 0;
-        document.addEventListener("htmx:sse:after:message", () => window.told++);
+        window.updates = 0;
+        document.addEventListener("htmx:sse:after:message", () => window.updates++);
     }""")
     assert len(page.content()) < 60_000
     a.dies("umbrella", "mail", "poison")
     for server in (a, b):
         assert "died 3 times" in server.read("/queues/mail/tasks/umbrella/poison")
         assert "lease lost" in server.read("/dead?queue=mail")
-    assert page.evaluate("window.told") <= 1  # the first one may have come after that
+    assert page.evaluate("window.updates") <= 1  # the first one may have come after that
 
 
 def outage(a: Server, b: Server, store: stores.LocalServer, page: Page) -> None:

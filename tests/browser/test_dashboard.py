@@ -45,8 +45,8 @@ def test_a_weight_is_changed_and_the_share_moves(page: Page, service: Service) -
     with service.worker("w1"):
         page.goto("/")
         shows = """([tenant, low, high]) => {
-            const told = document.querySelector(`#t-${tenant} td.wide .n`);
-            return told && low <= parseFloat(told.textContent) && parseFloat(told.textContent) <= high;
+            const cell = document.querySelector(`#t-${tenant} td.wide .n`);
+            return cell && low <= parseFloat(cell.textContent) && parseFloat(cell.textContent) <= high;
         }"""
         wait_for(page, shows, ["globex", 45, 55])
         page.locator("#t-globex button.value").click()
@@ -62,7 +62,7 @@ def test_a_weight_is_changed_and_the_share_moves(page: Page, service: Service) -
         marks = page.evaluate("JSON.parse(document.querySelector('#chart-data').dataset.chart).marks")
         assert [mark["text"] for mark in marks] == ["globex 1 → 4"]
         assert page.locator("#chart canvas").count() == 1
-        print(f"the share moved {moved_after:.1f} s after the change was told")
+        print(f"the share moved {moved_after:.1f} s after the change was shown")
 
 
 def test_why_a_task_waits_is_found_and_mended(page: Page, service: Service) -> None:
@@ -136,7 +136,7 @@ def test_an_operator_signs_in_and_out_with_the_keyboard(page: Page, service: Ser
     page.get_by_role("alert").filter(has_text="unknown token").wait_for()
 
 
-def test_a_store_that_stops_is_told_on_the_page(page: Page, service: Service, watcher: Watcher) -> None:
+def test_a_store_that_stops_is_reported_on_the_page(page: Page, service: Service, watcher: Watcher) -> None:
     fill(service, "acme", tasks=1_000)
     page.goto("/system")
     page.get_by_text("store round trip").wait_for()
@@ -212,20 +212,20 @@ def test_a_double_click_changes_once(page: Page, service: Service) -> None:
 def test_hidden_tabs_ask_nothing(page: Page, service: Service) -> None:
     fill(service, "acme", tasks=1_000)
     page.add_init_script("""
-        window.told = 0;
-        document.addEventListener("htmx:sse:after:message", () => window.told++);
+        window.updates = 0;
+        document.addEventListener("htmx:sse:after:message", () => window.updates++);
     """)
     page.goto("/queues")
-    wait_for(page, "() => window.told > 0")  # the stream has begun
+    wait_for(page, "() => window.updates > 0")  # the stream has begun
     page.evaluate("""() => {
         Object.defineProperty(document, "hidden", { value: true, configurable: true });
         document.dispatchEvent(new Event("visibilitychange"));
     }""")
     page.wait_for_timeout(500)
-    told = page.evaluate("window.told")
+    found = page.evaluate("window.updates")
     service.act("acme", lambda client: client.enqueue("mail", "row"))
     page.wait_for_timeout(2_500)
-    assert page.evaluate("window.told") == told
+    assert page.evaluate("window.updates") == found
     page.evaluate("""() => {
         Object.defineProperty(document, "hidden", { value: false, configurable: true });
         document.dispatchEvent(new Event("visibilitychange"));

@@ -53,9 +53,9 @@ def test_a_restored_store_has_the_same_lines(filled: str, start_store: Start, tm
     assert counted == (2, 14, NEW)
     assert file.stat().st_mode & 0o777 == 0o600
     target = start_store(settings={"repl-diskless-sync-delay": "0"})
-    told = fairq("restore", file, "--store", stores.of_owner(target.url), "--json")
-    assert told.code == 0, told.err
-    assert told.json["lines"] == made.json["lines"]
+    done = fairq("restore", file, "--store", stores.of_owner(target.url), "--json")
+    assert done.code == 0, done.err
+    assert done.json["lines"] == made.json["lines"]
     assert fairq("backup", again, "--store", stores.of_owner(target.url)).code == 0
     there = lines_in(file, *CHANGING)
     assert len(there) > 15
@@ -86,8 +86,8 @@ def test_a_backup_goes_to_a_cluster_and_comes_from_one(
     backed_up: Path, cluster: clusters.Cluster, start_store: Start, tmp_path: Path
 ) -> None:
     again = tmp_path / "again.jsonl.gz"
-    told = fairq("restore", backed_up, "--store", cluster.url)
-    assert told.code == 0, told.err
+    done = fairq("restore", backed_up, "--store", cluster.url)
+    assert done.code == 0, done.err
     for node in cluster.nodes:
         node.client.config_set("repl-diskless-sync-delay", 0)
     made = fairq("backup", again, "--store", cluster.url, "--json")
@@ -138,14 +138,14 @@ def test_a_store_that_is_in_use_is_refused(
     assert fairq("backup", file, "--store", source).code == 0
     again = fairq("backup", file, "--store", source)
     assert (again.code, "already exists" in again.err) == (2, True)
-    told = fairq("restore", file, "--store", source, "--replace")
-    assert (told.code, "a server runs" in told.err) == (1, True)
+    done = fairq("restore", file, "--store", source, "--replace")
+    assert (done.code, "a server runs" in done.err) == (1, True)
     target = start_store()
     with stores.connect(target.url) as client:
         client.set("fq:tokens", "theirs")
         client.set("other", "kept")
-        told = fairq("restore", file, "--store", stores.of_owner(target.url))
-        assert (told.code, "not empty" in told.err, client.get("fq:tokens")) == (1, True, b"theirs")
+        done = fairq("restore", file, "--store", stores.of_owner(target.url))
+        assert (done.code, "not empty" in done.err, client.get("fq:tokens")) == (1, True, b"theirs")
         assert fairq("restore", file, "--store", stores.of_owner(target.url), "--replace").code == 0
         assert client.get("other") == b"kept"
         assert client.type("fq:tokens") != b"string"
@@ -190,12 +190,12 @@ def test_a_replica_and_slots_that_move_are_refused(
     file, replica = tmp_path / "again.jsonl.gz", start_store()
     with stores.connect(replica.url) as client:
         client.replicaof("127.0.0.1", str(stores.free_port()))
-        told = fairq("backup", file, "--store", stores.of_owner(replica.url))
-        assert (told.code, "is a replica" in told.err, "back up its primary, 127.0.0.1:" in told.err) == (2, True, True)
+        done = fairq("backup", file, "--store", stores.of_owner(replica.url))
+        assert (done.code, "is a replica" in done.err, "back up its primary, 127.0.0.1:" in done.err) == (2, True, True)
     assert fairq("restore", backed_up, "--store", cluster.url).code == 0
     with cluster.moving(keys.QUEUES, cluster.other(cluster.owner(keys.QUEUES))):
-        told = fairq("backup", file, "--store", cluster.url)
-        assert (told.code, "slots of the cluster are moving" in told.err) == (1, True), told.err
+        done = fairq("backup", file, "--store", cluster.url)
+        assert (done.code, "slots of the cluster are moving" in done.err) == (1, True), done.err
     assert not list(tmp_path.glob("*again.jsonl.gz*"))
 
 
@@ -212,8 +212,8 @@ def test_damage_is_found_and_nothing_is_changed(backed_up: Path, start_store: St
         bad = tmp_path / "bad.jsonl.gz"
         bad.write_bytes(text)
         for how in (["--store", stores.of_owner(target.url)], ["--check"]):
-            told = fairq("restore", bad, *how)
-            assert (told.code, told.err.startswith("fairq: the backup cannot be used")) == (2, True), told
+            done = fairq("restore", bad, *how)
+            assert (done.code, done.err.startswith("fairq: the backup cannot be used")) == (2, True), done
     with stores.connect(target.url) as client:
         assert client.get(keys.DATA_VERSION) is None
     assert fairq("restore", backed_up, "--check").code == 0
@@ -226,9 +226,9 @@ def test_a_backup_of_a_version_that_is_not_read_is_refused(start_store: Start, t
         writer = Writer(out)
         writer.begin(Header(version, "2026-01-01", "0", "Valkey 9", 1))
         writer.end()
-    told = fairq("restore", file, "--store", stores.of_owner(target.url))
-    assert told.code == 2
-    assert f"it holds data of version {version}, this fairq reads {READABLE}" in told.err
+    done = fairq("restore", file, "--store", stores.of_owner(target.url))
+    assert done.code == 2
+    assert f"it holds data of version {version}, this fairq reads {READABLE}" in done.err
     with stores.connect(target.url) as client:
         assert client.keys() == []
 
@@ -243,8 +243,8 @@ def test_a_wrong_line_under_a_right_sum_is_named_and_nothing_is_changed(filled: 
     with stores.connect(filled) as client:
         before = {key: client.dump(key) for key in client.scan_iter()}
         for how in (["--check"], ["--store", filled], ["--store", filled, "--replace"]):
-            told = fairq("restore", file, *how)
-            check_error(told, 2, "the backup cannot be used: line 2 (done): how must be")
+            done = fairq("restore", file, *how)
+            check_error(done, 2, "the backup cannot be used: line 2 (done): how must be")
         assert {key: client.dump(key) for key in client.scan_iter()} == before
 
 
@@ -253,15 +253,15 @@ def test_a_backup_that_cannot_be_read_twice_is_refused(filled: str) -> None:
     check_error(fairq("restore", "/none", "--store", filled), 2, "/none does not exist")
 
 
-def test_a_user_that_may_not_replicate_is_told_what_it_needs(filled: str, tmp_path: Path) -> None:
+def test_a_user_that_may_not_replicate_learns_what_it_needs(filled: str, tmp_path: Path) -> None:
     with stores.connect(filled) as client:
         client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~fq:*", "&fq:*", "+@all", "-psync")
         try:
-            told = fairq("backup", tmp_path / "b", "--store", filled.replace("redis://", "redis://poor:pw@"))
+            done = fairq("backup", tmp_path / "b", "--store", filled.replace("redis://", "redis://poor:pw@"))
         finally:
             client.execute_command("ACL", "DELUSER", "poor")
-    assert told.code == 1
-    assert "+psync" in told.err
+    assert done.code == 1
+    assert "+psync" in done.err
     assert not list(tmp_path.glob("b*"))
 
 
@@ -273,10 +273,10 @@ def test_the_user_of_the_guide_may_back_up_and_restore(filled: str, start_store:
             client.execute_command("ACL", "SETUSER", *rules.split())
     with stores.connect(filled) as client:
         try:
-            told = fairq("backup", file, "--store", filled.replace("redis://", "redis://backup:PASSWORD@"))
+            done = fairq("backup", file, "--store", filled.replace("redis://", "redis://backup:PASSWORD@"))
         finally:
             client.execute_command("ACL", "DELUSER", "backup")
-    assert told.code == 0, told.err
+    assert done.code == 0, done.err
     restored = fairq("restore", file, "--store", re.sub("//.*@", "//backup:PASSWORD@", target.url))
     assert restored.code == 0, restored.err
 
@@ -290,8 +290,8 @@ def test_the_line_of_the_guide_makes_that_user_in_a_file_of_users(start_store: S
         client.execute_command("ACL", "LOAD")
     trio.run(open_once, store.url)
     url = re.sub("//.*@", "//backup:PASSWORD@", store.url)
-    told = fairq("backup", tmp_path / "b.jsonl.gz", "--store", url)
-    assert told.code == 0, told.err
+    done = fairq("backup", tmp_path / "b.jsonl.gz", "--store", url)
+    assert done.code == 0, done.err
 
 
 def test_the_embedded_store_is_backed_up_and_restored(backed_up: Path, tmp_path: Path) -> None:

@@ -93,31 +93,31 @@ def at_line(number: int, event: Callable[[], object]) -> Iterator[None]:
 @pytest.mark.parametrize(("line", "file"), [(0, "node.rdb"), (9, ".b.jsonl.gz-")])
 def test_a_full_disk_leaves_no_file(filled: str, tmp_path: Path, line: int, file: str) -> None:
     with full_disk() as fill_up, at_line(line, fill_up):
-        told = fairq("backup", tmp_path / "b.jsonl.gz", "--store", filled)
-    check_error(told, 1, "cannot write", "File too large", file)
+        done = fairq("backup", tmp_path / "b.jsonl.gz", "--store", filled)
+    check_error(done, 1, "cannot write", "File too large", file)
     assert none_left(tmp_path)
 
 
 def test_ctrl_c_amid_the_lines_leaves_no_file(filled: str, tmp_path: Path) -> None:
     with at_line(9, lambda: signal.raise_signal(signal.SIGINT)):
-        told = fairq("backup", tmp_path / "b.jsonl.gz", "--store", filled)
-    assert (told.code, told.err) == (130, "")
+        done = fairq("backup", tmp_path / "b.jsonl.gz", "--store", filled)
+    assert (done.code, done.err) == (130, "")
     assert none_left(tmp_path)
 
 
 def test_a_store_that_is_away_leaves_no_file(start_store: Start, tmp_path: Path) -> None:
     server = start_store()
     server.stop()
-    told = fairq("backup", tmp_path / "b.jsonl.gz", "--store", stores.of_owner(server.url))
-    assert (told.code, "does not answer" in told.err) == (1, True)
+    done = fairq("backup", tmp_path / "b.jsonl.gz", "--store", stores.of_owner(server.url))
+    assert (done.code, "does not answer" in done.err) == (1, True)
     assert fairq("backup", tmp_path / "none" / "b.jsonl.gz", "--store", stores.of_owner(server.url)).code == 2
     assert none_left(tmp_path)
 
 
 def test_a_snapshot_that_cannot_be_loaded_leaves_no_file(filled: str, tmp_path: Path) -> None:
     for program in ("/bin/false", "/none"):
-        told = fairq("backup", tmp_path / "b.jsonl.gz", "--store", filled, "--server-program", program)
-        assert told.code == 2, told.err
+        done = fairq("backup", tmp_path / "b.jsonl.gz", "--store", filled, "--server-program", program)
+        assert done.code == 2, done.err
     assert none_left(tmp_path)
 
 
@@ -134,9 +134,9 @@ def restore_until(event: Callable[[], object], backup: Path, url: str) -> Finish
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(loading, "COMMANDS", 1)
         patched.setattr(Loading, "flush", flush_and_see)
-        told = fairq("restore", backup, "--store", stores.of_owner(url))
+        done = fairq("restore", backup, "--store", stores.of_owner(url))
     assert is_over
-    return told
+    return done
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
             "full": lambda: client.config_set("maxmemory", 1),
             "stopped": lambda: signal.raise_signal(signal.SIGINT),
         }
-        told = restore_until(events[how], backed_up, target.url)
-    assert (told.code, said in told.err, len(told.err.splitlines())) == (code, True, 1 if said else 0), told
+        done = restore_until(events[how], backed_up, target.url)
+    assert (done.code, said in done.err, len(done.err.splitlines())) == (code, True, 1 if said else 0), done
     if how == "away":
         target.start()
     with stores.connect(target.url) as client:
@@ -164,8 +164,8 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
         assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
         with pytest.raises(SettingsError, match="restore"):
             trio.run(open_once, target.url)
-        told = fairq("doctor", "--store", stores.of_owner(target.url))
-        assert (told.code, "repeat fairq restore with --replace" in told.out) == (1, True)
+        done = fairq("doctor", "--store", stores.of_owner(target.url))
+        assert (done.code, "repeat fairq restore with --replace" in done.out) == (1, True)
         assert fairq("backup", tmp_path / "half.jsonl.gz", "--store", stores.of_owner(target.url)).code == 2
         check_error(fairq("restore", backed_up, "--store", stores.of_owner(target.url)), 1, "not empty")
         assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
@@ -187,7 +187,7 @@ trio.run(main)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="no child elsewhere is told of its parent's end")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child does not notice its parent's end")
 def test_the_store_that_reads_a_snapshot_dies_with_its_command(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CHECKING, str(tmp_path / "node.rdb")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:

@@ -59,7 +59,7 @@ def test_one_batch_is_shown(filled: Commands, server: ServerThread) -> None:
     check_error(filled("batches", "show", "emails", "ada/none"), 1, "no batch")
 
 
-def test_cancelling_asks_unless_it_is_told_not_to(filled: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_asks_unless_it_is_asked_not_to(filled: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     def cancel(answer: io.StringIO, *options: str) -> Finished:
         monkeypatch.setattr(sys, "stdin", answer)
         return filled("batches", "cancel", "emails", "r-1", *options, token=ADA)

@@ -74,7 +74,7 @@ def test_a_worker_is_shown_with_its_tasks_and_a_task_with_its_worker(commands: C
         thread.join(30)
 
 
-def test_what_a_command_makes_by_its_name_is_told(commands: Commands) -> None:
+def test_what_a_command_makes_by_its_name_is_reported(commands: Commands) -> None:
     commands.enqueue("emails", "1")
     done = commands("queues", "set", "emials", "max_attempts=3")
     assert (done.code, done.err) == (0, "fairq: queue emials is new; did you mean emails?\n")
@@ -96,15 +96,15 @@ def test_dead_letters_that_do_not_match_are_counted(commands: Commands, server: 
 
 def test_times_are_written_for_people(commands: Commands) -> None:
     commands.enqueue("emails", "1", "--id", "a", "--delay", "1h30m")
-    told = commands("tasks", "show", "emails", "ada/a")
+    done = commands("tasks", "show", "emails", "ada/a")
     at_ms = commands("tasks", "show", "emails", "ada/a", "--json").json[0]["at_ms"]
-    assert f"starts at {say_moment(at_ms)}" in told.out
+    assert f"starts at {say_moment(at_ms)}" in done.out
     commands("tasks", "reschedule", "emails", "ada/a", "--delay", "0")
     enqueued_ms = commands("tasks", "peek", "emails", "--tenant", "ada", "--json").json[0]["enqueued_at_ms"]
     assert say_moment(enqueued_ms) in commands("tasks", "peek", "emails", "--tenant", "ada").out
 
 
-def test_a_variable_that_nothing_reads_is_told(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_nothing_reads_is_reported(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRQ_TOKN", "x")
     monkeypatch.setenv("FAIRQ_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("FAIRQ_MAX_CONNECTIONS", "10")
@@ -203,9 +203,9 @@ def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
         "emails", 2, "count", 5000,
     )  # fmt: skip
     assert row["settings"]["max_attempts"] == 9
-    told = commands("queues", "show", "emails").out
-    assert re.search(r"max_attempts\W+9\W+25\W", told)
-    assert "retries: 9 attempts, with waits of 2 min 7 s in all on average, 4 min 15 s at most" in told
+    output = commands("queues", "show", "emails").out
+    assert re.search(r"max_attempts\W+9\W+25\W", output)
+    assert "retries: 9 attempts, with waits of 2 min 7 s in all on average, 4 min 15 s at most" in output
     assert commands("queues", "show", "emails", "--json").json == row
     commands("queues", "set", "emails", "max_attempts=0")
     assert "are tried until they succeed" in commands("queues", "show", "emails").out
@@ -268,7 +268,7 @@ def test_the_audit_is_followed_until_it_is_interrupted(commands: Commands, serve
         assert "Traceback" not in following.stdout.read()
 
 
-def test_of_two_operators_the_second_is_told_that_it_is_late(commands: Commands) -> None:
+def test_of_two_operators_the_second_learns_that_it_is_late(commands: Commands) -> None:
     commands("tenants", "set-weight", "emails", "ada", "2")
     (row,) = commands("tenants", "list", "emails", "--json").json
     assert row["version"] in commands("tenants", "list", "emails").out
@@ -352,8 +352,8 @@ def test_without_a_store_a_command_says_that_it_waits_and_gives_up(
     monkeypatch.setattr(options, "_QUIET_S", 0.1)
     done = commands("enqueue", "emails", "1", "--timeout", "2", token=tenant("ada"))
     server.stop()
-    told, ended = done.err.splitlines()
-    assert told == f"fairq: no answer yet; trying for 2 s ({ended.removeprefix('fairq: ')})"
+    logged, ended = done.err.splitlines()
+    assert logged == f"fairq: no answer yet; trying for 2 s ({ended.removeprefix('fairq: ')})"
     assert "store" in ended
     assert done.code == 1
 
@@ -364,7 +364,7 @@ def test_a_command_that_is_connected_does_not_say_that_it_waits(capsys: pytest.C
 
 
 @pytest.mark.parametrize("way", ["alone", "among others", "followed by another"])
-def test_ctrl_c_is_told_by_the_exit_code_whatever_comes_with_it(
+def test_ctrl_c_is_reported_by_the_exit_code_whatever_comes_with_it(
     way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:

@@ -14,8 +14,8 @@ from .harness import fairq_here
 
 def install(shell: str, home: Path) -> Path:
     """Install the completion; returns its script."""
-    told = fairq_here("--install-completion", "--shell", shell, env={"HOME": str(home), "SHELL": f"/bin/{shell}"})
-    assert told.code == 0, told.err
+    done = fairq_here("--install-completion", "--shell", shell, env={"HOME": str(home), "SHELL": f"/bin/{shell}"})
+    assert done.code == 0, done.err
     (script,) = (path for path in home.rglob("*") if path.is_file() and "_fairq" in path.read_text())
     return script
 
@@ -60,8 +60,10 @@ def test_a_new_bash_loads_it(script: Path) -> None:
 @pytest.mark.deep("deploy")
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_take_their_script(shell: str, tmp_path: Path) -> None:
-    told = fairq_here("--install-completion", "--shell", shell, env={"HOME": str(tmp_path), "SHELL": f"/bin/{shell}"})
-    assert told.code == 0, told.err
+    finished = fairq_here(
+        "--install-completion", "--shell", shell, env={"HOME": str(tmp_path), "SHELL": f"/bin/{shell}"}
+    )
+    assert finished.code == 0, finished.err
     for script in (path for path in tmp_path.rglob("*") if path.is_file() and path.suffix in ("", ".fish")):
         done = subprocess.run(
             [program(shell), "-n", str(script)], capture_output=True, text=True, timeout=30, check=False

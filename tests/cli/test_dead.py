@@ -52,7 +52,7 @@ def test_attempts_are_listed_with_their_errors_escaped(commands: Commands, serve
 
 
 def test_an_id_is_never_cut_short(commands: Commands, server: ServerThread) -> None:
-    """It is what `show`, `replay` and `purge` are told."""
+    """`show`, `replay` and `purge` take it."""
     id = "order-" + "0123456789" * 5
     bury(server, "ada", [id], "a long story " * 40)
     assert f"ada/{id}" in commands("dead", "list", "emails").out
@@ -128,9 +128,9 @@ def test_named_letters_are_replayed_and_purged_and_the_code_says_if_some_were_no
     done = commands("dead", "purge", "emails", "ada/a3", "ada/a1", "--json")
     assert (done.code, done.json) == (1, {"purged": 1, "gone": 1})
     assert counts(server) == (2, 0)
-    told = commands("tasks", "show", "emails", "ada/a3").out
-    assert "dead" in told
-    assert "died at" not in told
+    output = commands("tasks", "show", "emails", "ada/a3").out
+    assert "dead" in output
+    assert "died at" not in output
 
 
 def test_all_are_purged_only_after_a_yes(

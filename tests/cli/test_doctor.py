@@ -31,27 +31,27 @@ def doctor(url: str, *more: str) -> Finished:
     return fairq_here("doctor", "--store", url, *NO_SERVER, "--json", *more)
 
 
-def findings(told: Finished, level: str) -> dict[str, str]:
+def findings(done: Finished, level: str) -> dict[str, str]:
     """The findings of a level, by subject; each that is not ok has a remedy."""
-    assert all(each["remedy"] for each in told.json["findings"] if each["level"] != "ok")
-    return {each["subject"]: each["message"] for each in told.json["findings"] if each["level"] == level}
+    assert all(each["remedy"] for each in done.json["findings"] if each["level"] != "ok")
+    return {each["subject"]: each["message"] for each in done.json["findings"] if each["level"] == level}
 
 
 def test_a_sound_store_has_no_problems(start_store: Start) -> None:
-    told = doctor(start_store({"appendfsync": "always"}).url)
-    assert told.code == 0, told.out
-    assert findings(told, "problem") == {}
-    well = findings(told, "ok").keys()
+    done = doctor(start_store({"appendfsync": "always"}).url)
+    assert done.code == 0, done.out
+    assert findings(done, "problem") == {}
+    well = findings(done, "ok").keys()
     assert {"version", "persistence", "permissions", "library", "data", "connections", "network"} <= well
-    assert findings(told, "warning").keys() <= {"round trip", "allocator"}, "this machine may be slow"
+    assert findings(done, "warning").keys() <= {"round trip", "allocator"}, "this machine may be slow"
 
 
 def test_of_a_store_that_tells_no_settings_nothing_is_promised(start_store: Start) -> None:
     store = start_store({"appendfsync": "everysec"})
     with stores.connect(stores.of_owner(store.url)) as owner:
         owner.execute_command("ACL", "SETUSER", "fairq", "-config|get")
-    told = findings(doctor(store.url), "ok")["persistence"]
-    assert told == "the append-only file is on; the store does not tell when it is synced"
+    found = findings(doctor(store.url), "ok")["persistence"]
+    assert found == "the append-only file is on; the store does not tell when it is synced"
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_of_a_store_that_tells_no_settings_nothing_is_promised(start_store: Star
 def test_a_fault_of_the_store_is_found(
     start_store: Start, settings: Mapping[str, str], level: str, subject: str, words: str
 ) -> None:
-    told = doctor(start_store(settings).url)
-    assert told.code == (level == "problem")
-    assert words in findings(told, level)[subject]
+    done = doctor(start_store(settings).url)
+    assert done.code == (level == "problem")
+    assert words in findings(done, level)[subject]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_fault_of_the_store_is_found(
         (2, 1, "ok", "has 2 replicas"),
     ],
 )
-def test_what_a_failover_would_cost_is_told(
+def test_what_a_failover_would_cost_is_reported(
     start_store: Start, replicas: int, least: int, level: str, words: str
 ) -> None:
     primary = start_store({"min-replicas-to-write": str(least)})
@@ -104,8 +104,8 @@ def test_a_store_that_is_away_or_refuses_the_password_is_a_problem(start_store: 
     assert doctor(url.replace("redis://", "redis://:wrong@")).code == 1
     assert doctor(url.replace("redis://", "redis://:secret@")).code == 0
     server.stop()
-    told = doctor(url.replace("redis://", "redis://:secret@"))
-    assert (told.code, "secret" in told.out) == (1, False)
+    done = doctor(url.replace("redis://", "redis://:secret@"))
+    assert (done.code, "secret" in done.out) == (1, False)
     assert doctor("http://nonsense").code == 1
 
 
@@ -114,11 +114,11 @@ def test_permissions_that_lack_are_named_with_the_line_that_gives_them(commands:
     with stores.connect(server_store) as client:
         client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~fq:*", "&fq:*", "+@all", "-zadd")
         try:
-            told = doctor(stores.of_owner(server_store).replace("redis://", "redis://poor:pw@"))
+            done = doctor(stores.of_owner(server_store).replace("redis://", "redis://poor:pw@"))
         finally:
             client.execute_command("ACL", "DELUSER", "poor")
-    assert "zadd" in findings(told, "problem")["permissions"].lower()
-    (found,) = [each for each in told.json["findings"] if each["subject"] == "permissions"]
+    assert "zadd" in findings(done, "problem")["permissions"].lower()
+    (found,) = [each for each in done.json["findings"] if each["subject"] == "permissions"]
     assert "+zadd" in found["remedy"]
 
 
@@ -128,17 +128,17 @@ def test_old_libraries_are_found_and_pruned_and_ours_stays(commands: Commands, s
         for name in ("fairq_0ld", "theirs"):
             client.function_load(f"#!lua name={name}\nredis.register_function('{name}', function() return 1 end)")
         assert "fairq_0ld" in findings(doctor(server_store), "warning")["library"]
-        told = doctor(stores.of_owner(server_store), "--prune")
-        assert "fairq_0ld" in findings(told, "ok")["pruned"].split(", ")  # of other tests there may be more
+        done = doctor(stores.of_owner(server_store), "--prune")
+        assert "fairq_0ld" in findings(done, "ok")["pruned"].split(", ")  # of other tests there may be more
         left = {row[1].decode() for row in client.function_list()}
         assert left == {library.name(), "theirs"}
         client.function_delete("theirs")
 
 
 def test_a_cluster_is_looked_over_node_by_node(cluster: clusters.Cluster) -> None:
-    told = doctor(cluster.url)
-    assert told.code == 0, told.out
-    assert len({each["node"] for each in told.json["findings"] if each["subject"] == "version"}) == 3
+    done = doctor(cluster.url)
+    assert done.code == 0, done.out
+    assert len({each["node"] for each in done.json["findings"] if each["subject"] == "version"}) == 3
 
 
 @pytest.mark.parametrize(("ahead_s", "level"), [(5, "warning"), (-5, "warning"), (120, "problem")])
@@ -158,16 +158,16 @@ def test_data_of_another_version_is_a_problem(redis_client: redis.Redis, store_u
     assert "version 2" in findings(doctor(store_url), "problem")["data"]
 
 
-def test_tasks_that_wait_without_a_worker_are_told(commands: Commands, server_store: str) -> None:
+def test_tasks_that_wait_without_a_worker_are_reported(commands: Commands, server_store: str) -> None:
     commands.enqueue("emails", "1")
-    told = commands("doctor", "--store", server_store, *NO_SERVER, "--json")
-    assert "emails" in findings(told, "warning")["workers"]
+    done = commands("doctor", "--store", server_store, *NO_SERVER, "--json")
+    assert "emails" in findings(done, "warning")["workers"]
     commands("queues", "hours", "emails", daily(round(time.time() * 1000), 60, 120))
-    told = commands("doctor", "--store", server_store, *NO_SERVER, "--json")
-    assert "workers" not in findings(told, "warning")  # at night nobody needs one
+    done = commands("doctor", "--store", server_store, *NO_SERVER, "--json")
+    assert "workers" not in findings(done, "warning")  # at night nobody needs one
 
 
-def test_a_listeners_answer_is_told_and_a_token_goes_to_no_other_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listeners_answer_is_reported_and_a_token_goes_to_no_other_place(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {
         302: ("warning", "answers 302"),
         200: ("ok", "is ready"),
@@ -191,9 +191,9 @@ def test_a_listeners_answer_is_told_and_a_token_goes_to_no_other_place(monkeypat
         monkeypatch.setenv("http_proxy", url)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert _ask_admin("http://127.0.0.1:1", "secret") == []
-        for level, told in answers.values():
+        for level, shown in answers.values():
             (found,) = _ask_admin(url, "secret")
-            assert (found.level, found.message) == (level, f"{url} {told}")
+            assert (found.level, found.message) == (level, f"{url} {shown}")
         server.shutdown()
     assert asked == ["/readyz"] * len(answers)
 

@@ -87,9 +87,9 @@ def test_each_line_is_a_task_of_one_batch(commands: Commands, server: ServerThre
     queue = server.call(server.served.app.store.queue, "emails")
     assert (queue.ready, queue.pending) == (7, 1197)
     for listing in (("queues", "list"), ("tenants", "list", "emails")):
-        told = commands(*listing).out
-        assert "pending" in told, told
-        assert "1,197" in told, told
+        output = commands(*listing).out
+        assert "pending" in output, output
+        assert "1,197" in output, output
     (first, *_) = commands("tasks", "peek", "emails", "--count", "1", "--json", token=ADA).json
     assert (first["payload"], first["id"]) == ("line 0", f"{done.json['id']}-1")
 

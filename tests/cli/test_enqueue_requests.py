@@ -112,10 +112,10 @@ def test_a_bad_line_is_refused_by_its_number_and_nothing_of_it_is_stored(command
         path.write_bytes(b"1:good\n\n" + (line if isinstance(line, bytes) else line.encode()) + b"\n1:after\n")
         done = requests(commands, str(path), "--id", "mine")
         assert (done.code, "1 lines were added" in done.err) == (2, True), done.err
-        (told,) = (row for row in done.err.splitlines() if row.startswith("fairq:"))
-        assert "line 3" in told
-        assert words in told
-        assert len(told) < 300
+        (logged,) = (row for row in done.err.splitlines() if row.startswith("fairq:"))
+        assert "line 3" in logged
+        assert words in logged
+        assert len(logged) < 300
     assert listed(commands).keys() == {"mine-1"}
 
 
@@ -167,10 +167,10 @@ def test_a_log_has_lines_with_what_is_done(
     with Acker(server):
         done = requests(commands, path, "--wait", "30")
     assert done.code == 0
-    told = done.err.splitlines()
-    assert told[0].startswith("enqueue emails: 165 of 200 lines"), "83 requests, of two tasks each"
-    assert told[1].startswith("enqueue emails: 199 of 200 lines"), "the last line is blank"
-    assert told[-2] == "emails: 200 done, 0 dead, 0 cancelled, 0 running of 200 tasks"
+    logged = done.err.splitlines()
+    assert logged[0].startswith("enqueue emails: 165 of 200 lines"), "83 requests, of two tasks each"
+    assert logged[1].startswith("enqueue emails: 199 of 200 lines"), "the last line is blank"
+    assert logged[-2] == "emails: 200 done, 0 dead, 0 cancelled, 0 running of 200 tasks"
 
 
 def test_a_terminal_has_one_line_that_is_redrawn(

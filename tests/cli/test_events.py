@@ -17,7 +17,7 @@ def events(commands: Commands, *argv: str, token: str = "") -> Finished:
 
 
 def cancelled(commands: Commands, *ids: str) -> None:
-    """Have events told: tasks that are enqueued and cancelled."""
+    """Make events: tasks that are enqueued and cancelled."""
     for id in ids:
         commands.enqueue("emails", "1", "--id", id, "--events")
         commands("tasks", "cancel", "emails", f"ada/{id}")
@@ -40,7 +40,7 @@ def test_an_operator_names_the_tenant(commands: Commands) -> None:
     assert commands("events", "emails", "--tenant", "ada").out.endswith("ada/t1\n")
 
 
-def test_a_file_of_tasks_and_its_batch_are_told(commands: Commands, tmp_path: object) -> None:
+def test_a_file_of_tasks_and_its_batch_are_reported(commands: Commands, tmp_path: object) -> None:
     path = f"{tmp_path}/lines"
     with open(path, "w") as file:
         file.write("a\nb\n")

@@ -28,9 +28,9 @@ COMMANDS = list(commands_of(commands()))
 def test_the_list_of_commands_says_what_each_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert {("serve",), ("dead", "replay"), ("queues", "set-limits")} <= set(COMMANDS)
     assert run(["--help"]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in {command[0] for command in COMMANDS}:
-        assert re.search(rf"^. {name} +[A-Z]", told, re.MULTILINE), name
+        assert re.search(rf"^. {name} +[A-Z]", output, re.MULTILINE), name
 
 
 def test_each_command_has_an_example_that_it_takes() -> None:
@@ -50,9 +50,9 @@ def test_each_command_has_an_example_that_it_takes() -> None:
 
 def test_the_help_of_a_command_has_its_example_and_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dead", "replay", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert "Example: fairq dead replay" in told
-    assert "--older-than" in told
+    output = capsys.readouterr().out
+    assert "Example: fairq dead replay" in output
+    assert "--older-than" in output
 
 
 def test_help_fills_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,6 +62,6 @@ def test_help_fills_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_keeps_what_stands_in_angles(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--help"]) == 0
-    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "FAIRQ_<NAME>" in told
-    assert "dev-tenant:<name>" in told
+    output = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "FAIRQ_<NAME>" in output
+    assert "dev-tenant:<name>" in output

@@ -20,11 +20,11 @@ def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: 
     assert (
         "max_running none -> 20" in commands("queues", "set-limits", "emails", "--max-running", "20", "--dead", "7").out
     )
-    told = commands("tenants", "limits", "emails", "ada", "--json").json
-    assert {name: value for name, value in told["limits"].items() if value is not None} == {
+    answer = commands("tenants", "limits", "emails", "ada", "--json").json
+    assert {name: value for name, value in answer["limits"].items() if value is not None} == {
         "max_running": 10, "rate": 5, "stored_bytes": 5000,
     }  # fmt: skip
-    assert (told["holds"]["max_running"], told["holds"]["dead"], told["holds"]["queued"]) == (10, 7, 10_000_000)
+    assert (answer["holds"]["max_running"], answer["holds"]["dead"], answer["holds"]["queued"]) == (10, 7, 10_000_000)
     commands.enqueue("emails", "1", name="ada")
     assert commands("tenants", "list", "emails", "--json").json[0]["is_limited"]
     table = lines(commands("tenants", "limits", "emails", "ada"))

@@ -72,7 +72,7 @@ def process(
 
 @contextmanager
 def logging_process(*parts: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that logs what the parts say, says that it went on, and logs another line when it is told to."""
+    """A process that logs what the parts say, says that it went on, and logs another line on request."""
     with process("-c", "\n".join((OPEN, *parts, WENT_ON))) as running:
         assert running.stdout
         assert running.stdout.readline() == "went on\n"
@@ -170,8 +170,8 @@ def test_what_a_full_disk_did_not_take_is_counted_and_tears_no_line(tmp_path: Pa
         assert end(running) == 0
     torn, *lines = (tmp_path / "log").read_text().splitlines()
     assert len(torn) == 10
-    told = [(line["event"].partition(":")[0], line.get("lines")) for line in map(json.loads, lines)]
-    assert told == [("last", None), ("log lines dropped", 5)]
+    answer = [(line["event"].partition(":")[0], line.get("lines")) for line in map(json.loads, lines)]
+    assert answer == [("last", None), ("log lines dropped", 5)]
 
 
 def test_a_log_whose_reader_is_gone_stops_nobody() -> None:
@@ -220,8 +220,8 @@ def test_a_process_that_a_handler_forks_logs_and_ends_at_once() -> None:
     with logging_process(patient, "log.info('before')", *FORKS.values()) as running:
         assert end(running) == 0
         assert running.stderr
-        told = sorted(json.loads(line)["event"] for line in running.stderr)
-    assert told == ["before", *["in the child"] * len(FORKS), "last"]
+        answer = sorted(json.loads(line)["event"] for line in running.stderr)
+    assert answer == ["before", *["in the child"] * len(FORKS), "last"]
 
 
 def test_a_forked_process_whose_log_is_not_read_ends() -> None:
@@ -298,7 +298,7 @@ SERVE = ("serve", "--dev", "--port", "0", "--data-dir", "data")
     ],
     ids=["worker", "server", "webhook-worker", "servers", "workers"],
 )
-def test_a_service_whose_log_is_not_read_ends_when_it_is_told(
+def test_a_service_whose_log_is_not_read_ends_on_request(
     server: ServerThread, tmp_path: Path, argv: Sequence[str], until: str, times: int
 ) -> None:
     (tmp_path / "mail.py").write_text(APP)
@@ -333,7 +333,7 @@ def test_a_server_that_can_open_no_more_files_says_so_in_its_log(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("argv", "code", "told"),
+    ("argv", "code", "printed"),
     [
         (WORKER, 2, ""),
         (["worker", "broken:app"], 1, ""),
@@ -343,14 +343,14 @@ def test_a_server_that_can_open_no_more_files_says_so_in_its_log(tmp_path: Path)
     ids=["it has no token", "its app fails", "its app fails, read", "all are refused"],
 )
 def test_a_service_that_ends_with_an_error_waits_for_no_reader(
-    server: ServerThread, tmp_path: Path, argv: Sequence[str], code: int, told: str
+    server: ServerThread, tmp_path: Path, argv: Sequence[str], code: int, printed: str
 ) -> None:
     (tmp_path / "mail.py").write_text(APP)
     (tmp_path / "broken.py").write_text("raise RuntimeError('it fails')")
     to_server = ("--url", server.url) if argv[0] == "worker" else ()
     with open_pipe() as (read, write), process("-m", "fairq", *argv, *to_server, stderr=write, cwd=tmp_path) as running:
-        if told:
-            read_until(read, told, 1)
+        if printed:
+            read_until(read, printed, 1)
         else:
             fill(write)
         assert running.wait(DEADLINE_S) == code

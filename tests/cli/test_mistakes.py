@@ -81,7 +81,7 @@ def test_a_mistake_is_one_line_and_code_2_and_changes_nothing(commands: Commands
     assert commands("tokens", "list", "--json").json == []
 
 
-def test_what_no_command_takes_is_told_with_its_usage_and_code_2(commands: Commands) -> None:
+def test_what_no_command_takes_is_reported_with_its_usage_and_code_2(commands: Commands) -> None:
     for line in (
         "enqueue", "enqueue emails 1 --delay soon", "fly", "tenants fly", "tenants set-weight emails ada",
         "tenants set-weight emails ada heavy", "queues list --colour", "queues delete", "dead list",

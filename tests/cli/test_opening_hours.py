@@ -28,7 +28,7 @@ def test_a_tenants_windows_are_set_shown_and_taken_off(commands: Commands) -> No
     assert commands("tenants", "hours", "emails", "ada", "--always").out == "ada in emails: always open\n"
 
 
-def test_times_are_those_of_the_windows_zone_and_texts_are_told_as_they_are_kept(commands: Commands) -> None:
+def test_times_are_those_of_the_windows_zone_and_texts_are_reported_as_they_are_kept(commands: Commands) -> None:
     done = commands("queues", "hours", "emails", "Mon-Fri 9:00 - 17:00 , sat 9:00-12:00  Asia/Kathmandu")
     text, until = done.out.splitlines()
     assert text == "all of emails: mon-fri 09:00-17:00, sat 09:00-12:00 Asia/Kathmandu"
@@ -41,9 +41,9 @@ def test_a_queues_windows_are_set_and_shown_with_its_tenants(commands: Commands)
     shut, wide = daily(now_ms(), 120, 240), daily(now_ms(), -60, 30)
     commands("queues", "hours", "emails", shut)
     commands("tenants", "hours", "emails", "ada", wide)
-    told = commands("tenants", "hours", "emails", "ada").out.splitlines()
-    assert [told[0], told[2]] == [f"ada in emails: {wide}", f"all of emails: {shut}"]
-    assert ["open" in told[1], "closed" in told[3]] == [True, True]
+    output = commands("tenants", "hours", "emails", "ada").out.splitlines()
+    assert [output[0], output[2]] == [f"ada in emails: {wide}", f"all of emails: {shut}"]
+    assert ["open" in output[1], "closed" in output[3]] == [True, True]
     found = commands("tenants", "hours", "emails", "ada", "--json").json
     assert [(row["of"], row["text"], row["is_open"]) for row in found["opening_hours"]] == [
         ("queue", shut, False), ("tenant", wide, True),

@@ -63,10 +63,10 @@ globex/0198c5a0-7f3e-7c11-a2b4-5d6e7f809101
 
 def test_a_table_with_room_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns, letter in ((200, LETTER), (80, {**LETTER, "id": "short"})):
-        told = printed(monkeypatch, columns, letter)
-        assert "┃ reason" in told
-        assert max(map(len, told.splitlines())) <= columns
-        assert "ConnectionError:" in told
+        output = printed(monkeypatch, columns, letter)
+        assert "┃ reason" in output
+        assert max(map(len, output.splitlines())) <= columns
+        assert "ConnectionError:" in output
     assert "attempts" not in printed(monkeypatch, 80, {**LETTER, "attempts": 0}, rare=(*_RARE, "attempts"))
     assert printed(monkeypatch, 80).strip() == "none"
 

@@ -119,10 +119,10 @@ def test_a_server_ends_with_code_2_when_a_later_version_has_migrated_the_data(
         assert made.code == 0, made.err
         client.set(keys.DATA_VERSION, later)
         client.function_delete(library.name())
-        told, _ = process.communicate(timeout=EXIT_SECONDS)
-        assert process.returncode == 2, told
-        assert f"fairq: the store holds data of version {later}, this fairq reads {READABLE}" in told
-        assert "Traceback" not in told
+        output, _ = process.communicate(timeout=EXIT_SECONDS)
+        assert process.returncode == 2, output
+        assert f"fairq: the store holds data of version {later}, this fairq reads {READABLE}" in output
+        assert "Traceback" not in output
 
 
 def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
@@ -181,8 +181,10 @@ def test_a_worker_ends_although_a_handler_does_not(
         if how == "a second signal":
             read_until(process, "stopping: 1 task runs; 600 s left; again to give them back")
             process.send_signal(signal.SIGTERM)
-        told = read_until(process, "a handler does not end")
-        assert all(f" {field}" in told for field in (f"task={id}", "queue=emails", "tenant=ada", "handler=send")), told
+        output = read_until(process, "a handler does not end")
+        assert all(f" {field}" in output for field in (f"task={id}", "queue=emails", "tenant=ada", "handler=send")), (
+            output
+        )
         assert process.wait(EXIT_SECONDS) == 1
 
 
@@ -253,7 +255,7 @@ async def send(task):
 """
 
 
-def test_a_worker_runs_in_the_loop_that_it_is_told(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
+def test_a_worker_runs_in_the_chosen_loop(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(LOOP)
     usual = "asyncio uvloop" if find_spec("uvloop") else "asyncio asyncio.unix_events"
     for argv, expected in ([], usual), (["--loop", "asyncio"], "asyncio"), (["--loop", "trio"], "trio"):
@@ -294,23 +296,23 @@ def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server:
     (tmp_path / "mail.py").write_text(APP)
     burst = ("worker", "mail:app", "--burst", "--url", server.url, "--token", "dev-worker")
     ids = [commands.enqueue("emails", payload) for payload in ('"a"', '"b"')]
-    with captured_logs() as told:
+    with captured_logs() as logged:
         done = fairq_here(*burst, cwd=tmp_path)
     assert done.code == 0, done.err
     assert done.out.splitlines()[-1].startswith("done 2, in ")
-    ended = {line["task"]: line for line in told if line.get("outcome") == "done"}
+    ended = {line["task"]: line for line in logged if line.get("outcome") == "done"}
     assert ended.keys() == set(ids)
     assert all(line["queue"] == "emails" and "ms" in line for line in ended.values())
     commands.enqueue("emails", '"c"')
-    with captured_logs() as told:
+    with captured_logs() as logged:
         assert fairq_here(*burst, "--no-task-log", cwd=tmp_path).code == 0
-    assert not any("outcome" in line for line in told)
+    assert not any("outcome" in line for line in logged)
     assert fairq_here(*burst, cwd=tmp_path).out.startswith("nothing to do, in ")
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-def test_a_startup_that_fails_is_told_without_our_own_frames(tmp_path: Path, kind: str, loop: str) -> None:
+def test_a_startup_that_fails_is_reported_without_our_own_frames(tmp_path: Path, kind: str, loop: str) -> None:
     hook = f"\n@app.on_startup\n{kind} connect():\n    raise ConnectionRefusedError('no database')\n"
     (tmp_path / "mail.py").write_text(APP + hook)
     with captured_logs() as lines:
@@ -327,7 +329,7 @@ def test_a_burst_without_a_server_ends_with_code_1(tmp_path: Path, monkeypatch: 
     check_error(done, 1, "no connection to the server")
 
 
-def test_a_worker_serves_the_queues_that_it_is_told(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
+def test_a_worker_serves_the_named_queues(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(APP + "\napp.task('images')(print)\napp.task('sounds')(print)\n")
     for queue in ("emails", "images", "sounds"):
         commands.enqueue(queue, "1")

@@ -15,7 +15,7 @@ from .harness import Commands
 KEY = "fq:{emails/0}:"
 
 
-def test_a_queue_is_rebuilt_and_what_it_has_is_told(commands: Commands, redis_store: redis.Redis) -> None:
+def test_a_queue_is_rebuilt_and_what_it_has_is_reported(commands: Commands, redis_store: redis.Redis) -> None:
     for number in range(3):
         commands.enqueue("emails", str(number))
     redis_store.delete(f"{KEY}ready:ada")

@@ -25,7 +25,7 @@ def test_a_report_of_nothing_says_so(commands: Commands) -> None:
     }
 
 
-def test_what_it_did_in_the_last_hours_is_told_at_all_servers(commands: Commands, server: ServerThread) -> None:
+def test_what_it_did_in_the_last_hours_is_reported_at_all_servers(commands: Commands, server: ServerThread) -> None:
     commands.enqueue("emails", "1")
     commands.enqueue("emails", "2")
     server.call(server.served.app.recorder.flush)
@@ -47,5 +47,5 @@ def test_every_reason_has_a_row_in_words(capsys: pytest.CaptureFixture[str], mon
     for cause in WAIT_CAUSES:
         assert any(cause in line and "14.3" in line for line in out.splitlines()), cause
     assert "2 servers did not answer: what they started is missing\n" in out
-    told = "share: 1.5 delivered in the last 60 s: 1.25 contested, where 2 was due, and 0.25 free\n"
-    assert out.endswith(told)
+    found = "share: 1.5 delivered in the last 60 s: 1.25 contested, where 2 was due, and 0.25 free\n"
+    assert out.endswith(found)

@@ -16,7 +16,7 @@ from fairq.errors import Unavailable
     ("error", "raised"),
     [(Unavailable("no connection to the store"), SystemExit), (ZeroDivisionError(), ZeroDivisionError)],
 )
-def test_what_fails_while_a_command_stops_is_told_unless_it_comes_of_that(
+def test_what_fails_while_a_command_stops_is_reported_unless_it_comes_of_that(
     error: Exception, raised: type[BaseException]
 ) -> None:
     async def main() -> None:

@@ -142,11 +142,11 @@ def test_what_cannot_be_is_one_line_and_code_2(argv: list[str], env: dict[str, s
     assert SECRET not in done.err
 
 
-def test_a_worker_without_queues_is_told_so() -> None:
+def test_a_worker_without_queues_says_so() -> None:
     check_error(fairq_here("webhook-worker", "--url", URL, env=GIVEN), 2, "missing queues")
 
 
-def test_a_bad_server_is_told_after_what_would_be_posted() -> None:
+def test_a_bad_server_is_reported_after_what_would_be_posted() -> None:
     argv = ("webhook-worker", "emails", "--url", f"{URL}?key=hidden", "--server", "http://127.0.0.1:7700")
     done = fairq(*argv, env=GIVEN)
     posting, error = done.err.strip().splitlines()

@@ -47,8 +47,8 @@ def test_an_app_neither_silences_nor_doubles_the_lines_of_its_worker(
     (tmp_path / "mail.py").write_text(APP.replace("SETUP", SETUPS[setup]).replace("WHEN", when))
     commands.enqueue("emails", "1", "--max-attempts", "1")
     with started("worker", "mail:app", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as process:
-        told = read_until(process, "task failed")
-        assert "ValueError: 1" not in told
+        output = read_until(process, "task failed")
+        assert "ValueError: 1" not in output
         assert process.stdout is not None
         rest = [next(process.stdout)]
         while "outcome=dead" not in rest[-1]:

@@ -84,14 +84,14 @@ async def test_a_call_whose_answer_is_lost_changes_things_once(served: Served, n
         await op.set_weight("emails", "idle", 2)
         await worker.attach("emails", name="mill", credit=0)
         proxy.lose_next_reply()
-        told = await call(op, ada)
+        reply = await call(op, ada)
         assert proxy.lost == 1
-        match told:
+        match reply:
             case fairq.EnqueuedTask():
-                assert (told.id, told.is_replaced) == ("new", False)
+                assert (reply.id, reply.is_replaced) == ("new", False)
             case WorkerTasks():
-                assert [(each.worker, each.queues) for each in told.workers] == [("mill", ["emails"])]
+                assert [(each.worker, each.queues) for each in reply.workers] == [("mill", ["emails"])]
             case _:
-                assert told == answer
+                assert reply == answer
         row = await served.app.store.queue("emails")
         assert (row.enqueued, row.ready, row.delayed, row.cancelled) == counts

@@ -149,7 +149,7 @@ async def end_task(served: Served) -> None:
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_a_batch_that_ends_at_another_server_is_told_of(
+async def test_a_batch_that_ends_at_another_server_is_announced(
     served: Served, server_store: str, ada: fairq.Client
 ) -> None:
     async with running(server_store) as other, waited_for(ada, served):
@@ -157,7 +157,7 @@ async def test_a_batch_that_ends_at_another_server_is_told_of(
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_a_batch_whose_end_is_told_into_a_connection_that_breaks_is_asked_for_again(served: Served) -> None:
+async def test_a_batch_whose_end_is_sent_into_a_connection_that_breaks_is_asked_for_again(served: Served) -> None:
     async with through_proxy(served) as (proxy, client), waited_for(client, served):
         proxy.hold()
         await end_task(served)

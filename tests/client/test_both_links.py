@@ -90,8 +90,8 @@ async def test_what_no_acknowledgement_can_have_is_refused_in_the_handler(servic
 
 
 @on_both
-async def test_a_plain_handler_that_forgets_the_event_loop_is_told(service: Service) -> None:
-    app, told = service.worker(), list[RuntimeError]()
+async def test_a_plain_handler_that_forgets_the_event_loop_is_reported(service: Service) -> None:
+    app, seen = service.worker(), list[RuntimeError]()
 
     @app.task("work")
     def work(task: fairq.Task) -> None:
@@ -99,10 +99,10 @@ async def test_a_plain_handler_that_forgets_the_event_loop_is_told(service: Serv
         for call, args in calls:
             with pytest.raises(RuntimeError, match=r"anyio\.from_thread\.run") as caught:
                 call(*args)
-            told.append(caught.value)
+            seen.append(caught.value)
             anyio.from_thread.run(call, *args)
 
     async with service.client() as client, working(app):
         task = await client.enqueue("work", {}, result_ttl=60, max_attempts=1)
         await task.result(timeout=10)
-        assert len(told) == 2
+        assert len(seen) == 2

@@ -57,7 +57,7 @@ async def test_an_expiry_may_count_from_the_start(
         assert (task["id"], task["expires_at_ms"] - began) == (moved.id, 63_000)
 
 
-async def test_a_mistake_is_told_before_anything_is_sent() -> None:
+async def test_a_mistake_is_reported_before_anything_is_sent() -> None:
     cases: list[tuple[dict[str, Any], type[FairqError], str]] = [
         ({"queue": "Emails"}, BadRequest, "queue"),
         ({"payload": {1, 2}}, BadRequest, "payload"),

@@ -227,7 +227,7 @@ async def test_the_next_address_is_tried_when_the_first_leads_nowhere(
 
 
 @on_all
-async def test_a_wss_url_of_a_server_without_tls_is_told_as_that(api: Api, service: Service) -> None:
+async def test_a_wss_url_of_a_server_without_tls_is_reported_as_that(api: Api, service: Service) -> None:
     async with api.open_client(tls_url(service), token=tenant("ada")) as client:
         await api.unavailable(client, "the server answered without TLS")
 

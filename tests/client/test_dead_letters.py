@@ -155,7 +155,7 @@ async def test_without_a_rate_a_sweep_takes_whole_batches(autojump_clock: object
     ]  # fmt: skip
 
 
-async def test_a_mistake_is_told_before_anything_is_sent() -> None:
+async def test_a_mistake_is_reported_before_anything_is_sent() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"queue": "Emails"}, "queue"),
         ({"tenant": ""}, "tenant"),

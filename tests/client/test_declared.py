@@ -109,7 +109,7 @@ async def test_a_worker_whose_token_may_not_schedule_ends_and_says_what_to_do(se
             await app.run(burst=True)
 
 
-def test_a_mistake_is_told_where_it_is_made() -> None:
+def test_a_mistake_is_reported_where_it_is_made() -> None:
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({}, "cron"), ({"cron": "0 3 * * *", "every": 5}, "cron"), ({"every": 0.5}, "every"),
         ({"every": 5, "tenant": "a/b"}, "tenant"), ({"every": 5, "schedule": "A"}, "schedule"),

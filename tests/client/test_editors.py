@@ -187,9 +187,9 @@ def by_mypy(program: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setenv("MYPYPATH", str(ROOT))
     options = ["--strict", "--config-file=", f"--cache-dir={program.parent}", "--follow-imports=silent"]
-    told, trouble, _ = api.run([*options, str(program)])
+    found, trouble, _ = api.run([*options, str(program)])
     assert not trouble
-    return [int(line.split(":")[1]) for line in told.splitlines() if "error:" in line]
+    return [int(line.split(":")[1]) for line in found.splitlines() if "error:" in line]
 
 
 def by_pyright(program: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:

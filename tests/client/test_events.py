@@ -28,7 +28,7 @@ def mill(served: Served) -> fairq.Worker:
 
 
 async def follow(client: fairq.Client, seen: list[Event], after: int = 0) -> None:
-    """Note what is told, for ever."""
+    """Note events, for ever."""
     async for event in client.events("emails", after):
         seen.append(event)
 
@@ -69,7 +69,7 @@ async def test_following_goes_on_over_a_connection_that_breaks_and_tells_each_ev
         async with working(mill(served)):
             await other.enqueue("emails", 1, events=True)
             await wait_until(lambda: len(seen) == 1)
-            proxy.hold()  # what is told now is told into a connection that breaks
+            proxy.hold()  # events from now on go into a connection that breaks
             await other.enqueue_many("emails", range(5), events=True)
             await wait_until(lambda: reads_to(other, 6))
             proxy.cut()
@@ -81,5 +81,5 @@ async def test_following_goes_on_over_a_connection_that_breaks_and_tells_each_ev
 
 
 async def reads_to(client: fairq.Client, newest: int) -> bool:
-    """Tell whether so many events were told."""
+    """True if so many events have come."""
     return (await client.read_events("emails", count=1)).newest == newest

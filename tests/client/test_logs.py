@@ -44,11 +44,11 @@ async def test_a_line_at_the_start_and_at_each_loss_and_return_of_the_connection
             service.soon(service.proxy.cut)
             await wait_until(lambda: service.proxy.connections == 2)
             await wait_until(lambda: app._run.driver.session.is_attached)
-    told = [line["text"] for line in lines if line["log_level"] != "debug"]
-    assert told[0] == (
+    logged = [line["text"] for line in lines if line["log_level"] != "debug"]
+    assert logged[0] == (
         f"worker started worker=worker-1 server={service.proxied} queues=emails,images slots=3 loop={runtime}"
     )
-    assert told[1:] == [
+    assert logged[1:] == [
         f"connected url={service.proxied}",
         f"connection lost; connecting again url={service.proxied}",
         f"connected url={service.proxied}",
@@ -65,8 +65,8 @@ async def test_a_drained_worker_does_not_say_that_it_connects_again(service: Ser
             await group.start(lambda *, task_status: app.run(task_status=task_status))
             await wait_until(lambda: app._run.driver.session.is_attached)
             await boss.drain_worker("worker-1")
-    told = [line["text"] for line in lines if line["log_level"] != "debug"]
-    assert told[-2:] == ["an operator drains this worker worker=worker-1", "worker ended worker=worker-1 why=drained"]
+    logged = [line["text"] for line in lines if line["log_level"] != "debug"]
+    assert logged[-2:] == ["an operator drains this worker worker=worker-1", "worker ended worker=worker-1 why=drained"]
 
 
 @pytest.mark.parametrize("opened", ["async", "sync"])
@@ -87,13 +87,13 @@ def test_that_there_is_no_server_is_warned_of_once(opened: str) -> None:
     assert "warning" not in levels[1:]
 
 
-async def test_no_token_is_told(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_token_is_reported(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     """Not even at DEBUG, nor by what programs and reports of errors print of a client."""
     caplog.set_level(logging.DEBUG)
     async with fairq.open_client(service.url, token=tenant("ada")) as client:
         await client.enqueue("emails", 1)
-        told = caplog.text + repr(client) + repr(client._caller)
-    assert tenant("ada") not in told
+        found = caplog.text + repr(client) + repr(client._caller)
+    assert tenant("ada") not in found
 
 
 PROGRAM = """

@@ -102,7 +102,7 @@ TAKERS: list[Any] = [
 ]  # fmt: skip
 
 
-def test_a_start_that_is_no_time_is_refused_and_told_what_is_one() -> None:
+def test_an_invalid_start_is_refused_with_valid_ones() -> None:
     cases: list[Any] = ["2030-01-01T09:00:00Z", date(2030, 1, 1)]
     for start in cases:
         with case(start), pytest.raises(BadRequest, match="start_at must be a datetime, or seconds since the epoch"):
@@ -116,12 +116,12 @@ def test_help_shows_every_option_with_its_meaning_and_default() -> None:
             for name, hint in get_type_hints(TaskOptions, include_extras=True).items():
                 assert shown[name].default in (None, False)
                 assert f"    {name}: {hint.__metadata__[0]}" in function.__doc__
-            told = pydoc.render_doc(
+            output = pydoc.render_doc(
                 function,
                 renderer=pydoc.plaintext,  # type: ignore[attr-defined]
             )
-            assert "result_ttl: float | datetime.timedelta | None = None" in told
-            assert "priority: 0 (most urgent) to 99" in told
+            assert "result_ttl: float | datetime.timedelta | None = None" in output
+            assert "priority: 0 (most urgent) to 99" in output
 
 
 def test_help_of_schedules_and_dead_letters_shows_what_they_take() -> None:

@@ -103,7 +103,7 @@ async def test_waiting_goes_on_over_a_connection_that_breaks(served: Served, is_
         nursery.start_soon(wait, task)
         await wait_until(lambda: waiting_at(served) == 1)
         if is_lost:
-            proxy.hold()  # the task ends, and its end is told into a connection that breaks
+            proxy.hold()  # the task ends, and the news of it goes into a connection that breaks
         else:
             proxy.cut()
         async with raw(served, WORKER) as worker:

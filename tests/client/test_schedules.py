@@ -73,7 +73,7 @@ async def test_more_schedules_than_a_page_are_listed(served: Served, ada: fairq.
     assert len({state.name for state in await ada.schedules("reports")}) == 501
 
 
-async def test_a_mistake_is_told_before_anything_is_sent() -> None:
+async def test_a_mistake_is_reported_before_anything_is_sent() -> None:
     cases: list[tuple[dict[str, Any], type[FairqError], str]] = [
         ({"queue": "Reports", "every": 1}, BadRequest, "queue"),
         ({"name": "a/b", "every": 1}, BadRequest, "name"),

@@ -122,10 +122,10 @@ async def test_one_that_cannot_be_sent_is_not_said_to_be_refused(
         async with working(app):
             await ada.enqueue("q", 1)
             settle = await settle_span(spans)
-            (told,) = (line for line in lines if line["log_level"] == "error")
+            (logged,) = (line for line in lines if line["log_level"] == "error")
     assert settle.status.description == "the settle request is not JSON: Type is not JSON serializable: object"
-    assert told["event"] == "cannot settle a task; it runs again when its lease is over"
-    assert told["error"] == settle.status.description
+    assert logged["event"] == "cannot settle a task; it runs again when its lease is over"
+    assert logged["error"] == settle.status.description
 
 
 async def test_one_whose_result_no_message_can_carry_says_that_its_task_is_dead(

@@ -76,5 +76,5 @@ anyio.run(main, backend=sys.argv[1])
 def test_a_process_ends_although_an_abandoned_thread_still_runs(runtime: str) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, runtime], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("abandoned threads keep all slots"), "it is told"
+    assert done.stderr.startswith("abandoned threads keep all slots"), "the log says so"
     assert "main.<locals>.block" in done.stdout

@@ -69,7 +69,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_a
     service: Service, how: str, where: str
 ) -> None:
     """Else it keeps a processor busy; it is cancelled again after a while, and this one ends then."""
-    app, swallowed, told = service.worker(1), 0, anyio.Event()
+    app, swallowed, seen = service.worker(1), 0, anyio.Event()
     rested, lock = anyio.Event(), anyio.Lock()
 
     @app.task("emails", timeout=0.05 if how == "too late" else None)
@@ -84,7 +84,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_a
         nonlocal swallowed
         while swallowed < 100_000:
             try:
-                told.set()
+                seen.set()
                 await anyio.sleep(0.01)
                 if where == "its own task":
                     async with lock:  # where a cancellation is due, anyio waits for it busily
@@ -96,7 +96,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_a
                 swallowed += 1
         await anyio.sleep_forever()
 
-    state = await end_handler(how, service, app, told)
+    state = await end_handler(how, service, app, seen)
     assert rested.is_set()
     if how != "cancelled":
         assert state == {"too late": "dead", "stopped": "ready"}[how]
@@ -106,7 +106,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_a
 @pytest.mark.parametrize("how", OUTCOMES)
 async def test_a_handler_that_cleans_up_slowly_stays_cancelled(service: Service, how: str) -> None:
     """Its task group would take the cancellation for its own, if it saw none around it when it ends."""
-    app, told, went_on = service.worker(1), anyio.Event(), False
+    app, seen, went_on = service.worker(1), anyio.Event(), False
 
     @app.task("emails", timeout=0.05 if how == "too late" else None)
     async def handle(task: fairq.Task) -> None:
@@ -117,14 +117,14 @@ async def test_a_handler_that_cleans_up_slowly_stays_cancelled(service: Service,
 
     async def clean_up() -> None:
         try:
-            told.set()
+            seen.set()
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
                 for _ in range(30):
                     await anyio.sleep(0.01)
 
-    await end_handler(how, service, app, told)
+    await end_handler(how, service, app, seen)
     assert not went_on
 
 

@@ -95,7 +95,7 @@ def frames_of(text: str) -> list[str]:
     "options", [{}, {"hooks": in_middleware()}, {"timeout_s": 30.0}], ids=["bare", "around", "timed"]
 )
 @pytest.mark.parametrize("handler", [fails, fails_in_a_thread])
-async def test_frames_begin_with_the_handler_and_causes_are_told(
+async def test_frames_begin_with_the_handler_and_causes_are_reported(
     handler: Callable[[Task], Any], options: dict[str, Any], runtime: str
 ) -> None:
     settlement = await performed(handler, **options)
@@ -108,7 +108,7 @@ async def test_frames_begin_with_the_handler_and_causes_are_told(
 
 
 @on_both
-async def test_errors_of_child_tasks_are_told_with_their_frames(runtime: str) -> None:
+async def test_errors_of_child_tasks_are_reported_with_their_frames(runtime: str) -> None:
     frames = frames_of((await performed(fails_in_a_group)).traceback)
     assert (frames[0], frames[-2:]) == ("fails_in_a_group", ["fails", "deliver"])
 
@@ -138,12 +138,12 @@ def test_a_verdict_has_a_traceback_only_if_it_was_raised_from_something() -> Non
     for verdict in [Retry("no"), Reject("no"), Postpone("no", delay=1)]:
         with case(verdict):
             assert settlement_of(LAST, raised(verdict)).traceback == ""
-            told = settlement_of(LAST, raised(verdict, KeyError("street"))).traceback
+            text = settlement_of(LAST, raised(verdict, KeyError("street"))).traceback
             if isinstance(verdict, Postpone):
-                assert told == ""
+                assert text == ""
             else:
-                assert told.startswith("KeyError: 'street'\n")
-                assert told.endswith(f"{type(verdict).__name__}: no")
+                assert text.startswith("KeyError: 'street'\n")
+                assert text.endswith(f"{type(verdict).__name__}: no")
 
 
 def test_a_verdict_without_a_reason_says_so() -> None:
@@ -178,10 +178,10 @@ def test_a_long_traceback_loses_its_middle(make: Callable[[], None]) -> None:
     try:
         make()
     except Exception as error:
-        told = traceback_of(error)
+        text = traceback_of(error)
         end = f"{type(error).__name__}: {error}"
-    assert MAX_TRACEBACK_BYTES - 100 < len(told.encode()) <= MAX_TRACEBACK_BYTES
-    lines = told.splitlines()
+    assert MAX_TRACEBACK_BYTES - 100 < len(text.encode()) <= MAX_TRACEBACK_BYTES
+    lines = text.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert "test_a_long_traceback_loses_its_middle" in lines[1]
     assert lines.count("[... the middle is left out ...]") == 1
@@ -193,14 +193,14 @@ def test_a_long_message_does_not_push_the_frames_out() -> None:
     for text in ["x" * 100_000, "é" * 50_000, "\U0001f600" * 9_999, "\ud800\0\x1b" * 9_999]:
         with case(text):
             error = raised(ValueError(text))
-            told = traceback_of(error)
-            assert len(told.encode()) <= MAX_TRACEBACK_BYTES, "and it is UTF-8"
-            assert frames_of(told)[-1] == "raised"
-            assert told.count("[... the middle is left out ...]") == 1
+            written = traceback_of(error)
+            assert len(written.encode()) <= MAX_TRACEBACK_BYTES, "and it is UTF-8"
+            assert frames_of(written)[-1] == "raised"
+            assert written.count("[... the middle is left out ...]") == 1
 
 
 class Hostile(Exception):
-    """An error that cannot be told."""
+    """An error that cannot be printed."""
 
     def __str__(self) -> str:
         raise RuntimeError("not this either")
@@ -225,7 +225,7 @@ class HostileFault(Hostile, TypeError):
 
 
 @on_both
-async def test_an_error_whose_text_cannot_be_told_is_a_failure_like_others(runtime: str) -> None:
+async def test_an_error_whose_text_cannot_be_read_is_a_failure_like_others(runtime: str) -> None:
     async def hostile(task: Task) -> None:
         raise Hostile
 
@@ -290,6 +290,6 @@ async def test_a_worker_goes_on_after_an_error_whose_own_code_raises(
 
 def test_an_error_that_cannot_be_looked_at_has_no_traceback() -> None:
     error = MoreHostile()
-    told = traceback_of(error)
+    text = traceback_of(error)
     del error
-    assert told == ""
+    assert text == ""

@@ -105,9 +105,9 @@ async def test_a_task_without_a_trace_begins_one(service: Service, spans: InMemo
     assert parent_of(named(spans, "process q")[0]) is None
 
 
-@pytest.mark.parametrize(("header", "told"), [(GIVEN, GIVEN), ("nonsense", None), (GIVEN + "-x", None)])
+@pytest.mark.parametrize(("header", "passed_on"), [(GIVEN, GIVEN), ("nonsense", None), (GIVEN + "-x", None)])
 async def test_http_takes_a_traceparent_and_passes_over_a_wrong_one(
-    server_store: str, header: str, told: str | None
+    server_store: str, header: str, passed_on: str | None
 ) -> None:
     with trio.fail_after(30):
         async with running(server_store, http_port=0) as served, raw(served, WORKER) as worker:
@@ -119,7 +119,7 @@ async def test_http_takes_a_traceparent_and_passes_over_a_wrong_one(
                 many = await client.post("/v1/queues/q/tasks", json={"tasks": [{"payload": 1}, {"payload": 2}]})
             assert (one.status_code // 100, many.status_code // 100) == (2, 2)
             await worker.attach("q", credit=5)
-            assert [task.get("trace") for task in await worker.pushed(3)] == [told] * 3
+            assert [task.get("trace") for task in await worker.pushed(3)] == [passed_on] * 3
 
 
 def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for() -> None:

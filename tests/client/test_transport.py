@@ -171,7 +171,7 @@ async def test_a_cancelled_receive_loses_nothing() -> None:
 
 
 @on_both
-async def test_the_end_is_told_with_its_code() -> None:
+async def test_the_end_is_reported_with_its_code() -> None:
     with open_ends() as (transport, peer):
         peer.send(text("last"), Frame(Opcode.CLOSE, Close(4001, "enough").serialize()))
         assert await transport.receive() == "last"

@@ -112,7 +112,7 @@ def test_nothing_is_coerced() -> None:
             assert said in misfit(payload, kind)
 
 
-def test_a_few_of_many_errors_are_told() -> None:
+def test_a_few_of_many_errors_are_reported() -> None:
     message = misfit({"addresses": [], "kind": "x" * 5_000, "at": 5, "weight": "heavy"}, Welcome)
     assert "payload.kind" in message
     assert "payload.weight" in message

@@ -108,13 +108,13 @@ def test_of_a_group_one_verdict_counts_and_an_error_beside_it_is_not_lost() -> N
         (group(group(ERROR, OTHER)), "nack", None, GROUP.format(2), True),
         (group(asyncio.CancelledError(), group(ERROR, OTHER)), "nack", None, f"Base{GROUP.format(3)}", True),
     ]  # fmt: skip
-    for error, action, delay_ms, told, has_traceback in cases:
+    for error, action, delay_ms, shown, has_traceback in cases:
         with case(error):
             try:
                 raise error
             except BaseExceptionGroup as raised:
                 found = settlement_of(TASK, raised)
-            assert (found.action, found.delay_ms, found.error) == (action, delay_ms, told)
+            assert (found.action, found.delay_ms, found.error) == (action, delay_ms, shown)
             assert bool(found.traceback) == has_traceback
             assert not has_traceback or "ValueError: broken" in found.traceback
 

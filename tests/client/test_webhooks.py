@@ -20,19 +20,25 @@ ID = webhook_id(B, "")
 SECRET = write_secret(b"s" * 32)
 
 
-async def test_registrations_are_told_to_operators_and_with_their_secrets_to_workers(
+async def test_registrations_are_reported_to_operators_and_with_their_secrets_to_workers(
     served: Served, boss: fairq.OperatorClient
 ) -> None:
     assert await boss.add_webhook("emails", A, secrets=[SECRET]) == "created"
     assert [await boss.add_webhook("emails", A, secrets=[SECRET]) for _ in range(2)] == ["same", "same"]
     assert await boss.add_webhook("emails", A, name="bill") == "created"
     assert [await boss.pause_webhook("emails", A), await boss.pause_webhook("emails", A)] == [False, True]
-    (told, other) = await boss.webhooks("emails")
-    assert (told.id, told.url, told.is_paused, told.secret_count, told.secrets) == (webhook_id(A, ""), A, True, 1, ())
+    (found, other) = await boss.webhooks("emails")
+    assert (found.id, found.url, found.is_paused, found.secret_count, found.secrets) == (
+        webhook_id(A, ""),
+        A,
+        True,
+        1,
+        (),
+    )
     assert (other.name, other.is_paused) == ("bill", False)
     async with fairq.open_client(url_of(served), token=WORKER) as client:
-        told = (await client.request("webhooks", {"queue": "emails"}))["webhooks"]
-        assert [hook.get("secrets") for hook in told] == [[SECRET], []]
+        found = (await client.request("webhooks", {"queue": "emails"}))["webhooks"]
+        assert [hook.get("secrets") for hook in found] == [[SECRET], []]
         with pytest.raises(Forbidden):
             await client.request("add_webhook", {"queue": "emails", "url": B})
     assert [await boss.resume_webhook("emails", A), await boss.resume_webhook("emails", A)] == [True, False]

@@ -11,7 +11,7 @@ import fairq
 from tests.store.cases import case, raises_for
 
 
-def test_mistakes_in_the_program_are_told_where_they_are_made() -> None:
+def test_mistakes_in_the_program_are_reported_where_they_are_made() -> None:
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: fairq.Worker(token="x").task("Emails"), "queue"),
         (lambda: fairq.Retry(delay=-1), "delay"),

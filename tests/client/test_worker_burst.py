@@ -124,8 +124,8 @@ async def test_each_task_has_a_line_in_the_log_if_asked_for(served: Served, ada:
     with captured_logs() as lines:
         good, bad = await ada.enqueue_many("emails", ["good", "bad"])
         await app.run(burst=True)
-    told = sorted((line["task"], line["attempt"], line["outcome"]) for line in lines if line["event"] == "task")
-    assert told == ([(good.id, 1, "retry"), (good.id, 2, "done"), (bad.id, 1, "dead")] if is_on else [])
+    logged = sorted((line["task"], line["attempt"], line["outcome"]) for line in lines if line["event"] == "task")
+    assert logged == ([(good.id, 1, "retry"), (good.id, 2, "done"), (bad.id, 1, "dead")] if is_on else [])
     for line in lines:
         if line["event"] == "task":
             assert (line["queue"], line["tenant"], line["ms"] >= 0) == ("emails", "ada", True)

@@ -204,7 +204,7 @@ async def test_a_task_begins_when_its_server_knows_how_the_one_in_its_place_ende
     assert max(untold) <= 3
 
 
-async def test_a_worker_that_is_told_to_stop_before_it_begins_does_not_begin(ada: fairq.Client) -> None:
+async def test_a_worker_that_is_stopped_before_it_begins_does_not_begin(ada: fairq.Client) -> None:
     app, began = fairq.Worker("ws://127.0.0.1:1", "token"), []
     app.task("emails")(print)
     app.on_startup(lambda: began.append("startup"))

@@ -29,10 +29,10 @@ async def test_progress_is_seen_while_the_handler_runs(served: Served, ada: fair
     async with working(app):
         task = await ada.enqueue("emails", 1)
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             return (await task.state()).progress == 0.4
 
-        await wait_until(is_told)
+        await wait_until(is_reported)
         assert (await task.state()).progress_text == "rows 400 of 1000"
         finish.set()
         state = await wait_state(task, "done")
@@ -46,26 +46,26 @@ async def test_progress_goes_with_its_lease(served: Served, server_store: str) -
         (task,) = await worker.pushed()
         report = {"id": "ada/a", "lease": task["lease"], "fraction": 0.5, "text": "half"}
         await worker.ask("progress", queue="q", reports=[report])
-        assert await told(ada) == (0.5, "half")
+        assert await progress_of_a(ada) == (0.5, "half")
         await worker.ask("credit", credit=0)
         await worker.settle("q", "nack", task, delay_ms=0)
-        assert await told(ada) == (0, "")
+        assert await progress_of_a(ada) == (0, "")
         await late.attach("q")
         assert (await late.pushed())[0]["attempt"] == 2
         await worker.ask("progress", queue="q", reports=[report])
-        assert await told(ada) == (0, "")
+        assert await progress_of_a(ada) == (0, "")
     client = stores.connect(server_store)
     assert client.keys("*progress*") == []
     client.close()
 
 
-async def told(ada: Raw) -> tuple[float, str]:
+async def progress_of_a(ada: Raw) -> tuple[float, str]:
     """Ask for the progress of task a."""
     (row,) = (await ada.ask("tasks", queue="q", ids=["a"]))["tasks"]
     return row.get("progress", 0), row.get("progress_text", "")
 
 
-async def test_a_mistake_is_told_to_the_handler() -> None:
+async def test_a_mistake_is_reported_to_the_handler() -> None:
     cases: list[tuple[Any, str]] = [(2, ""), (float("nan"), ""), ("x", ""), (0.5, "x" * 201)]
     for fraction, text in cases:
         with case(fraction, text):

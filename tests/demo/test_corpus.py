@@ -62,10 +62,10 @@ def test_digest_is_of_the_tokens(tmp_path: Path) -> None:
 
 async def test_files_that_are_no_python_are_passed_over(tmp_path: Path) -> None:
     good, bad = write(tmp_path / "good.py", "x = 1"), write(tmp_path / "bad.py", "x = (")
-    told: list[int] = []
-    digests = await digest_directly([bad, good, tmp_path / "gone.py"], 60, lambda files, _: told.append(files))
+    seen: list[int] = []
+    digests = await digest_directly([bad, good, tmp_path / "gone.py"], 60, lambda files, _: seen.append(files))
     assert digests == {str(good): digest_file(good)}
-    assert told == [1]
+    assert seen == [1]
 
 
 async def test_a_given_number_of_files_is_taken_however_long_it_takes(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_folder_of_that_name_is_left_alone(folder: Path) -> None:
     assert (folder / "mine").exists()
 
 
-def test_a_port_that_is_taken_is_told_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_taken_is_reported_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         monkeypatch.setattr(staying, "PORT", port)
@@ -75,6 +75,6 @@ def test_a_port_that_is_taken_is_told_before_anything_is_done(monkeypatch: pytes
 
 def test_it_says_where_all_is(folder: Path) -> None:
     service = Service("ws://127.0.0.1:7700", "http://127.0.0.1:7701", "http://127.0.0.1:7702", folder, {})
-    told = staying.describe(service)
-    assert all(address in told for address in (service.url, service.http, service.admin))
-    assert "fairq demo --end" in told
+    found = staying.describe(service)
+    assert all(address in found for address in (service.url, service.http, service.admin))
+    assert "fairq demo --end" in found

@@ -71,10 +71,10 @@ def test_the_settings_of_compose_serve_websockets_http_and_the_dashboard(
         given |= {f"FAIRQ_{name}PORT": "0" for name in ("", "HTTP_", "ADMIN_", "METRICS_")}
         given |= {"FAIRQ_DATA_DIR": str(tmp_path)}
         with started("serve", extra={name: each for name, each in given.items() if name != "PATH"}) as process:
-            told = json.loads(read_until(process, '"serving"'))
-            assert told["url"].startswith("ws://0.0.0.0:")
+            output = json.loads(read_until(process, '"serving"'))
+            assert output["url"].startswith("ws://0.0.0.0:")
             for path, kind in (("/readyz", "admin"), ("/openapi.json", "http"), ("/sign-in", "admin")):
-                with urlopen(f"http://127.0.0.1:{urlsplit(told[kind]).port}{path}", timeout=20) as answer:
+                with urlopen(f"http://127.0.0.1:{urlsplit(output[kind]).port}{path}", timeout=20) as answer:
                     assert answer.status == 200
 
 

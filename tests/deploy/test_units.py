@@ -58,5 +58,5 @@ async def test_a_start_ends_when_the_server_is_ready_and_fails_if_it_never_is(se
             assert served.admin is not None
             assert await trio.to_thread.run_sync(start, served.admin.port, 3) == 0
             served.app.is_draining = True
-            await trio.sleep(0.6)  # a finding is told for half a second
+            await trio.sleep(0.6)  # a finding is reported for half a second
             assert await trio.to_thread.run_sync(start, served.admin.port, 1) != 0

@@ -68,20 +68,20 @@ async def page_of(store: str) -> str:
     return answer.text
 
 
-async def test_alerts_rules_and_panels_ask_for_what_is_told(server_store: str) -> None:
-    told: dict[str, set[str]] = dict(OF_PROMETHEUS)
+async def test_alerts_rules_and_panels_ask_for_what_is_reported(server_store: str) -> None:
+    found: dict[str, set[str]] = dict(OF_PROMETHEUS)
     for family in text_string_to_metric_families(await page_of(server_store)):
         for sample in family.samples:
-            told.setdefault(sample.name, set()).update(sample.labels, TARGET)
+            found.setdefault(sample.name, set()).update(sample.labels, TARGET)
     recorded = {rule["record"]: {"queue", "tenant", "code"} for rule in RULES}
     for where, expression in EXPRESSIONS:
         bare = re.sub(r'"[^"]*"', '""', expression)
         names = re.findall(r"\b((?:fairq|process)[a-z_:0-9]*|up)\b(?!=)(\{[^}]*\})?", re.sub(r"\[[^]]*\]", "", bare))
         assert names, (where, expression)
         for name, labels in names:
-            assert name in told or name in recorded, f"{where}: nothing tells {name}"
+            assert name in found or name in recorded, f"{where}: nothing tells {name}"
             used = set(re.findall(r"([a-z_]+)\s*[=!]~?", labels))
-            assert used <= (told.get(name) or recorded[name]), f"{where}: {name} has no {used}"
+            assert used <= (found.get(name) or recorded[name]), f"{where}: {name} has no {used}"
 
 
 def test_each_alert_says_how_bad_it_is_and_which_command_answers_it() -> None:

@@ -55,15 +55,15 @@ def _errors(names: list[str]) -> str:
     rows = ["All are `fairq.FairqError`.", "", "| error | code | when |", "|---|---|---|"]
     for name in names:
         kind = getattr(fairq, name)
-        told = " ".join((inspect.getdoc(kind) or "").split())
+        found = " ".join((inspect.getdoc(kind) or "").split())
         code = f"`{kind.code}`" if "code" in vars(kind) else "their own"
-        rows.append(f"| `{name}` | {code} | {told} |".replace("\\", ""))
+        rows.append(f"| `{name}` | {code} | {found} |".replace("\\", ""))
     return "\n".join(rows)
 
 
 def _of_name(name: str, found: Any) -> Iterator[str]:
     yield f"### `{name}{_signature(found) if _is_called(found) else ''}`"
-    yield _told(found)
+    yield _shown(found)
     if not isinstance(found, type):
         return
     for member, value in _members(found):
@@ -71,7 +71,7 @@ def _of_name(name: str, found: Any) -> Iterator[str]:
             yield f"#### `.{member}`"
         else:
             yield f"#### `{'await ' * inspect.iscoroutinefunction(inspect.unwrap(value))}.{member}{_signature(value)}`"
-        yield _told(value)
+        yield _shown(value)
 
 
 def _is_called(found: Any) -> bool:
@@ -91,7 +91,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
                 yield name, value
 
 
-def _told(found: Any) -> str:
+def _shown(found: Any) -> str:
     """Write a docstring; its options as a list, or by naming the function that has the same ones."""
     text, mark, options = (inspect.getdoc(found.fget if isinstance(found, property) else found) or "").partition(
         "\n\nOptions:\n"

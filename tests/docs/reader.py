@@ -320,7 +320,7 @@ class Reader:
         name = _FILE.match(block.text)
         if block.language == "python":
             if not name:
-                raise Failed("the reader is not told under which name to save this")
+                raise Failed("the guide does not say under which name to save this")
             (self._terminal("first").folder / name[1]).write_text(block.text + "\n")
         elif block.language == "sh":
             ordinal = _TERMINAL.search(block.lead)
@@ -328,7 +328,7 @@ class Reader:
             print(f"-- {terminal.name}\n{block.text}", flush=True)
             if "leave it running" in block.lead.lower():
                 if not shown:
-                    raise Failed("the reader is not told what shows that it runs")
+                    raise Failed("the guide does not say what shows that it runs")
                 terminal.start(block.text, shown)
             else:
                 output = terminal.paste(block.text)

@@ -45,12 +45,12 @@ def test_the_python_in_the_documents_uses_what_there_is() -> None:
                 assert word in (*fairq.__all__, *WINGS), f"{name}:{block.line}: {word}"
 
 
-def test_every_option_of_a_task_is_told_with_its_default() -> None:
+def test_every_option_of_a_task_is_reported_with_its_default() -> None:
     rows = {row["option"].strip("`"): row["default"] for row in table_after(TASKS, "| option | unit |")}
     assert rows.keys() == TaskOptions.__annotations__.keys() | {"name"}
-    for name, told in rows.items():
+    for name, found in rows.items():
         default = OPTIONS.get(f"{name}_ms", OPTIONS.get(name, False))  # dedupe_payload is the SDK's own
-        assert default in DEFAULTS.get(told, ()) or str(default).removesuffix(".0") == told, name
+        assert default in DEFAULTS.get(found, ()) or str(default).removesuffix(".0") == found, name
 
 
 def test_errors_in_the_guide_are_public_and_tell_what_to_do() -> None:
@@ -125,9 +125,9 @@ def test_figures_of_the_comparison_are_those_that_were_measured() -> None:
     measured = (ROOT / "loadtest" / "README.md").read_text().split("### Peers")[1]
     peers = cells_after(measured, "|  | tasks | one by one/s |")
     floods = cells_after(measured, "| behind a flood |")
-    told = cells_after((FOLDER / "comparison.md").read_text(), "| tasks a second |")
-    assert set(told) == {name for name in peers if not name.startswith("raw")}
-    for name, (one_by_one, bulk, drained, flow, cpu, quiet) in told.items():
+    found = cells_after((FOLDER / "comparison.md").read_text(), "| tasks a second |")
+    assert set(found) == {name for name in peers if not name.startswith("raw")}
+    for name, (one_by_one, bulk, drained, flow, cpu, quiet) in found.items():
         peer = peers[name]
         assert (one_by_one, bulk, drained, flow, cpu) == (peer[1], peer[2], peer[4], peer[6], peer[8]), name
         if quiet:

@@ -14,7 +14,7 @@ from fairq.cli.docs import FOLDER
 from tests.cli.harness import environment, fairq, python, read_until, started
 
 EXAMPLES = FOLDER / "examples"
-TOLD = {
+PRINTED = {
     "two_tenants.py": r"cat\.png is smaller\ntasks of acme that were done by then: \d{1,2} of 400\n",
     "delays.py": r"before: delayed\nstarted now: ok\na report on May\nfailed: dead: expired\n",
     "batch_progress.py": r"(\d+ of 100\n)*100 of 100\n",
@@ -36,11 +36,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.deep("guides")
-@pytest.mark.parametrize("program", TOLD)
+@pytest.mark.parametrize("program", PRINTED)
 def test_a_program_says_what_it_shows(program: str, url: dict[str, str]) -> None:
     done = python(EXAMPLES / program, env=url)
     assert (done.code, done.err) == (0, "")
-    assert re.fullmatch(TOLD[program], done.out), done.out
+    assert re.fullmatch(PRINTED[program], done.out), done.out
 
 
 @pytest.mark.deep("guides")
@@ -70,4 +70,4 @@ def test_the_tests_of_handlers_pass() -> None:
 
 def test_every_program_is_run() -> None:
     others = {"jobs.py", "receiver.py", "test_handlers.py"}
-    assert {path.name for path in EXAMPLES.glob("*.py")} == TOLD.keys() | others
+    assert {path.name for path in EXAMPLES.glob("*.py")} == PRINTED.keys() | others

@@ -75,19 +75,19 @@ def test_output_is_compared_loosely_and_in_order(shown: str, is_there: bool) -> 
     [
         (GUIDE.replace("hello 7", "good-bye"), "guide.md:11: 'good-bye' is not in the output"),
         (GUIDE.replace("41 + 1", "1 / 0"), "`python3 hello.py` ended with 1"),
-        (GUIDE.replace("# hello.py\n", ""), "not told under which name"),
-        ("Start it and leave it running:\n\n```sh\nsleep 60\n```\n", "not told what shows that it runs"),
+        (GUIDE.replace("# hello.py\n", ""), "does not say under which name"),
+        ("Start it and leave it running:\n\n```sh\nsleep 60\n```\n", "does not say what shows that it runs"),
         ("Leave it running:\n\n```sh\necho gone\n```\n\n```text\nserving\n```\n", "`echo gone` has ended"),
         ("In a third terminal:\n\n```sh\ntrue\n```\n", "there is a third terminal and not the one before"),
     ],
 )
-def test_what_a_person_would_notice_is_told(text: str, why: str, tmp_path: Path) -> None:
+def test_what_a_person_would_notice_is_reported(text: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=re.escape(why)):
         read(tmp_path, text)
 
 
 @pytest.mark.deep("guides")
-def test_a_command_that_waits_for_an_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_waits_for_an_answer_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "COMMAND_S", 5.0)
     with pytest.raises(Failed, match=r"`read .* in the first terminal: nothing more comes in time\nSure\? "):
         read(tmp_path, "```sh\nread -p 'Sure? ' answer\n```\n")

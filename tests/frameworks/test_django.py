@@ -154,9 +154,9 @@ def test_a_task_that_is_refused_is_in_no_ones_way_and_says_why(web: fairq.sync.C
     began, rows = timezone.now(), OutboxTask.objects.count()
     assert send_due(web, "default") == rows
     assert known(web, "good-1") == {"good-1"}
-    told = {row.task_id: row.error for row in OutboxTask.objects.all()}
-    assert told.keys() == {"no id" if id == "no-id" else id for id in refused}, told
-    assert all(told.values()), told
+    found = {row.task_id: row.error for row in OutboxTask.objects.all()}
+    assert found.keys() == {"no id" if id == "no-id" else id for id in refused}, found
+    assert all(found.values()), found
     assert not OutboxTask.objects.filter(send_at__lt=began + timedelta(seconds=2)).exists()  # each is tried again later
     OutboxTask.objects.update(send_at=timezone.now())
     assert order("good-2", "?outbox") == 202
@@ -228,7 +228,7 @@ def test_async_handlers_use_the_database_too(web: fairq.sync.Client, project: di
 
 
 def test_commands_say_in_a_line_what_is_wrong(project: dict[str, str], url: str) -> None:
-    for command, variables, told in (
+    for command, variables, found in (
         (["fairq_worker", "nothing:app"], {}, "cannot find module 'nothing'"),
         (["fairq_worker"], {}, "missing token"),
         (["fairq_worker"], {"FAIRQ_TOKEN": "nonsense", "FAIRQ_URL": url}, "token"),
@@ -240,7 +240,7 @@ def test_commands_say_in_a_line_what_is_wrong(project: dict[str, str], url: str)
             enqueue_by_outbox("orders", 1, id="waits")
         done = python("-m", "django", *command, env=project | variables)
         assert done.code, done
-        assert told in done.err, done
+        assert found in done.err, done
         assert "Traceback" not in done.err, done
 
 

@@ -71,15 +71,15 @@ def test_a_task_that_waits_next_sends_at_once_unless_others_are_ready() -> None:
     assert sent == ["alone", "with the other"]
 
 
-def test_an_error_at_the_end_of_a_turn_is_told_and_the_others_send() -> None:
-    told: list[dict[str, Any]] = []
+def test_an_error_at_the_end_of_a_turn_is_reported_and_the_others_send() -> None:
+    seen: list[dict[str, Any]] = []
     done: list[str] = []
 
     def fail() -> None:
         raise RuntimeError("broken")
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
         runtime = current_runtime()
         runtime.before_waiting(fail)
         runtime.at_end_of_turn(fail)
@@ -87,4 +87,4 @@ def test_an_error_at_the_end_of_a_turn_is_told_and_the_others_send() -> None:
         await wait_until(lambda: bool(done))
 
     asyncio.run(main())
-    assert (str(told[0]["exception"]), done) == ("broken", ["sent"])
+    assert (str(seen[0]["exception"]), done) == ("broken", ["sent"])

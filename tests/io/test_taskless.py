@@ -21,15 +21,15 @@ class Story:
     """What a coroutine did, and what it waits for."""
 
     wait: Wait = field(factory=lambda: Wait(0.0))
-    told: list[object] = field(factory=list)
+    events: list[object] = field(factory=list)
 
     async def ask(self) -> None:
         """Wait for a reply."""
         try:
-            self.told.append("begun")
-            self.told.append(await self.wait)
+            self.events.append("begun")
+            self.events.append(await self.wait)
         except BaseException as error:
-            self.told.append(type(error))
+            self.events.append(type(error))
             raise
 
 
@@ -45,9 +45,9 @@ async def taskless() -> AsyncIterator[Taskless]:
 async def test_a_coroutine_runs_as_far_as_it_can_at_once_and_goes_on_with_the_reply(taskless: Taskless) -> None:
     story = Story()
     assert taskless.begin(story.ask()) is None
-    assert story.told == ["begun"]
+    assert story.events == ["begun"]
     story.wait.end(b"reply")
-    assert story.told == ["begun", b"reply"]
+    assert story.events == ["begun", b"reply"]
     assert not taskless.waiting
     assert not taskless.nursery.child_tasks
 
@@ -59,7 +59,7 @@ async def test_the_same_wait_serves_a_task() -> None:
             nursery.start_soon(story.ask)
             await trio.testing.wait_all_tasks_blocked()
             story.wait.end(b"reply")
-    assert story.told == ["begun", b"reply"]
+    assert story.events == ["begun", b"reply"]
 
 
 async def test_a_reply_to_a_task_that_was_cancelled_is_dropped() -> None:
@@ -69,7 +69,7 @@ async def test_a_reply_to_a_task_that_was_cancelled_is_dropped() -> None:
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     story.wait.end(b"reply")
-    assert story.told == ["begun", trio.Cancelled]
+    assert story.events == ["begun", trio.Cancelled]
 
 
 async def test_one_that_needs_a_task_at_once_is_finished_by_its_caller(taskless: Taskless) -> None:
@@ -125,19 +125,19 @@ async def test_one_that_needs_a_task_at_the_end_of_a_turn_gets_one_unless_its_ow
     assert len(taskless.nursery.child_tasks) == (not is_closed)
     story.wait.end(b"reply")
     await trio.testing.wait_all_tasks_blocked()
-    assert story.told == ([] if is_closed else ["begun", b"reply"])
+    assert story.events == ([] if is_closed else ["begun", b"reply"])
     assert not taskless.waiting
 
 
 async def test_one_that_has_a_task_is_cancelled_with_it() -> None:
-    told: list[str] = []
+    seen: list[str] = []
 
     async def work() -> None:
         await in_task()
         try:
             await trio.sleep_forever()
         except trio.Cancelled:
-            told.append("cancelled")
+            seen.append("cancelled")
             raise
 
     async with trio.open_nursery() as nursery:
@@ -146,12 +146,12 @@ async def test_one_that_has_a_task_is_cancelled_with_it() -> None:
         nursery.start_soon(rest.finish)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert told == ["cancelled"]
+    assert seen == ["cancelled"]
 
 
 @pytest.mark.parametrize("kind", ["event", "lot", "sleep", "checkpoint"])
 async def test_one_that_waits_for_more_than_a_reply_fails_where_it_waits(kind: str, taskless: Taskless) -> None:
-    told, event, lot = list[type[Exception]](), trio.Event(), trio.lowlevel.ParkingLot()
+    seen, event, lot = list[type[Exception]](), trio.Event(), trio.lowlevel.ParkingLot()
     waits = {
         "event": event.wait, "lot": lot.park, "sleep": trio.sleep_forever, "checkpoint": trio.lowlevel.checkpoint,
     }  # fmt: skip
@@ -161,10 +161,10 @@ async def test_one_that_waits_for_more_than_a_reply_fails_where_it_waits(kind: s
             try:
                 await waits[kind]()
             except RuntimeError as error:
-                told.append(type(error))
+                seen.append(type(error))
 
     assert taskless.begin(work()) is None
-    assert told == [TaskNeeded]
+    assert seen == [TaskNeeded]
     assert not taskless.waiting, "the second time it was closed"
     event.set()
     lot.unpark_all()
@@ -208,8 +208,8 @@ async def test_the_end_of_their_owner_closes_all_and_late_replies_are_dropped(ta
     assert taskless.begin(late.ask()) is None
     for story in (*stories, late):
         story.wait.end(b"reply")
-    assert [story.told for story in stories] == [["begun", GeneratorExit]] * 3
-    assert late.told == []
+    assert [story.events for story in stories] == [["begun", GeneratorExit]] * 3
+    assert late.events == []
 
 
 async def test_what_other_threads_do_meanwhile_is_done_in_their_tasks(taskless: Taskless) -> None:
@@ -225,7 +225,7 @@ async def test_what_other_threads_do_meanwhile_is_done_in_their_tasks(taskless: 
         thread = threading.Thread(target=trio.run, args=(elsewhere,))
         thread.start()
         thread.join(30)
-        story.told.append("end")
+        story.events.append("end")
 
     assert taskless.begin(work()) is None
-    assert story.told == ["begun", b"reply", "end"]
+    assert story.events == ["begun", b"reply", "end"]

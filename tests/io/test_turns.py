@@ -80,12 +80,12 @@ async def test_a_task_is_woken_within_a_turn_without_a_detour() -> None:
 
 
 async def test_the_time_of_a_turn_stands_until_its_end(autojump_clock: trio.testing.MockClock) -> None:
-    first, told = turn_time(), list[float]()
-    at_end_of_turn(lambda: told.append(turn_time()))
+    first, seen = turn_time(), list[float]()
+    at_end_of_turn(lambda: seen.append(turn_time()))
     autojump_clock.jump(1)
     assert turn_time() == first
     await trio.sleep(10)
-    assert told == [first]
+    assert seen == [first]
     assert turn_time() == trio.current_time() >= first + 10
 
 

@@ -1,4 +1,4 @@
-"""The load test's abuse: the bound is the one that is told, and what is beyond it is told; abusers do what they say."""
+"""The load test's abuse: the documented bound, reports of what exceeds it, and abusers that do what they say."""
 
 from __future__ import annotations
 

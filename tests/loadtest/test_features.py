@@ -63,7 +63,7 @@ async def results(store: Store, queue: str) -> object:
 
 
 async def events(store: Store, queue: str) -> object:
-    """Name what a tenant was told."""
+    """Name the events that a tenant has read."""
     return [(event.event, event.task) for event in (await store.events(queue, TENANT, 0, 100)).events]
 
 
@@ -118,6 +118,6 @@ async def run_side(store: Store, queue: str, feature: Feature, looks: dict[str, 
     assert side.bench.verdict().is_clean
 
 
-def test_a_round_is_told_as_a_part_of_those_around_it() -> None:
+def test_a_round_is_reported_as_a_part_of_those_around_it() -> None:
     assert of_off([30.0], [10.0, 20.0]) == 2
     assert of_off([10.0, 44.0, 99.0], [10.0, 10.0, 30.0, 3.0]) == 2.2  # 1, 2.2, 6: one that is far off is nothing

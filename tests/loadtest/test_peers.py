@@ -23,7 +23,7 @@ from loadtest.report import Progress
 from tests.processes import commands, is_running
 
 ROOT = Path(__file__).resolve().parents[2]
-# a peer that keeps its tasks in a file, and does them when it is told to work
+# a peer that keeps its tasks in a file, and does them when it is ordered to work
 PEER_SCRIPT = """
 import asyncio, sys, time
 import peerlib
@@ -134,7 +134,7 @@ POSTGRES = next(peer for peer in PEERS if peer.store == "postgres")
 
 @pytest.mark.deep("loadtest")
 @pytest.mark.parametrize(("fsync", "waits"), [("always", "on"), ("everysec", "off")])
-async def test_postgres_waits_for_the_disk_as_it_is_told_and_ends(tmp_path: Path, fsync: str, waits: str) -> None:
+async def test_postgres_waits_for_the_disk_as_it_is_set_and_ends(tmp_path: Path, fsync: str, waits: str) -> None:
     with trio.fail_after(120):
         async with running_store(POSTGRES, "", tmp_path, fsync) as store:
             pid = store.pids["store"]

@@ -17,7 +17,7 @@ def account(delivered: float, entitled: float, *, ready: int = 9, weight: float 
 
 
 def contest(began: float, got: Mapping[str, float], due: Mapping[str, float] | None = None) -> Contest:
-    """Make a contest of a second, among equals unless told."""
+    """Make a contest of a second, among equals by default."""
     equal = {name: sum(got.values()) / len(got) for name in got}
     return Contest(began, began + 1, got, due or equal, dict.fromkeys(got, 1.0))
 

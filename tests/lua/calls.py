@@ -92,7 +92,7 @@ class Progress(NamedTuple):
     completed_at: float
 
 
-class Told(NamedTuple):
+class FeedEvent(NamedTuple):
     """An event of a tenant's feed."""
 
     id: int
@@ -108,12 +108,12 @@ class Feed(NamedTuple):
 
     oldest: int
     newest: int
-    events: list[Told]
+    events: list[FeedEvent]
 
     @property
     def short(self) -> list[tuple[str, str]]:
         """What became of whom."""
-        return [(told.event, told.of) for told in self.events]
+        return [(found.event, found.of) for found in self.events]
 
 
 class Waiting(NamedTuple):
@@ -327,10 +327,10 @@ class Queue:
         outcomes: list[str] = []
         while True:
             self.seed += 1
-            told = words(
+            answer = words(
                 self.call("settle", *settle_args(padded[len(outcomes) :]), random_values=random_values(self.seed, 500))
             )
-            outcomes += told
+            outcomes += answer
             if len(outcomes) >= len(padded):
                 return outcomes
 
@@ -445,7 +445,7 @@ class Queue:
             oldest,
             newest,
             [
-                Told(id, event.decode(), of.decode(), float(at), attempt, detail.decode(errors="replace"))
+                FeedEvent(id, event.decode(), of.decode(), float(at), attempt, detail.decode(errors="replace"))
                 for id, event, of, at, attempt, detail in rows
             ],
         )

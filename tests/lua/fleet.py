@@ -41,11 +41,11 @@ class Sender:
 
 
 class Fleet:
-    """So many slots, which claim whenever one is free. Claims tell how many there are, or `told`, in turn."""
+    """So many slots, which claim whenever one is free. Claims say how many there are, or `claimed_slots`, in turn."""
 
-    def __init__(self, queue: Queue, slots: int, seed: int = 0, told: Sequence[int] = ()) -> None:
+    def __init__(self, queue: Queue, slots: int, seed: int = 0, claimed_slots: Sequence[int] = ()) -> None:
         self.queue, self.slots, self.random = queue, slots, random.Random(seed)
-        self.told = itertools.cycle(told)
+        self.claimed_slots = itertools.cycle(claimed_slots)
         self.seeds = itertools.count(seed * 1_000_003)
         self.senders: dict[str, Sender] = {}
         self.events: list[tuple[int, int, Sender, str, int]] = []  # at, order, of whom, id ("": an arrival), attempt
@@ -115,7 +115,7 @@ class Fleet:
         if self.free <= 0:
             return
         rolled = random_values(next(self.seeds), 80 * self.free + 80)
-        for lease in self.queue.claim(self.free, rolled=rolled, slots=next(self.told, self.slots)):
+        for lease in self.queue.claim(self.free, rolled=rolled, slots=next(self.claimed_slots, self.slots)):
             sender = self.senders[lease.id.split("/")[0]]
             number = int(lease.id.split("/")[1])
             took = max(1, round(sender.length(number, self.random)))

@@ -9,8 +9,8 @@ from fairq.model.queue.batches import BATCH_KEEP_MS
 from fairq.model.queue.limits import LIMITS, UNSET
 from fairq.model.queue.model import Model
 
+from .expected_history import ExpectedHistory
 from .machine import NAMES, QueueMachine, Walk
-from .told_history import ToldHistory
 
 
 class IdleWalk(Walk):
@@ -58,7 +58,7 @@ class IdleWalk(Walk):
         for key in sorted(client.scan_iter()):
             if client.pttl(key) > 0:
                 client.delete(key)
-        self.machine.history = ToldHistory()
+        self.machine.history = ExpectedHistory()
 
     def end_settings(self) -> None:
         settings = Model().settings

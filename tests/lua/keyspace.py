@@ -401,7 +401,7 @@ class Keyspace:
             assert seat.epoch != self.queue.epoch or seat.starts == starts[tenant], tenant
 
     def check_limits(self) -> None:
-        """Limits are told by a mark; who is out of tokens is parked; who is closed has opening hours that say so."""
+        """A mark says who has limits; tenants without tokens are parked; closed ones have opening hours that say so."""
         assert {name for name, seat in self.seats.items() if seat.limited} == self.limits.keys() - {""}
         assert self.queue.limited == ("" in self.limits)
         for tenant, seat in self.seats.items():
@@ -454,4 +454,4 @@ class Keyspace:
             ids = [id.decode() for id, _ in feed]
             first = int(ids[0][2:]) if ids else 0
             assert ids == [f"0-{first + n}" for n in range(len(ids))], tenant
-            assert all(list(told) == [b"event", b"id", b"at", b"attempt", b"detail"] for _, told in feed), tenant
+            assert all(list(found) == [b"event", b"id", b"at", b"attempt", b"detail"] for _, found in feed), tenant

@@ -26,10 +26,10 @@ from fairq.store.records import pack_options, pack_template, pack_timing, pack_w
 from tests import reports
 
 from .calls import HEAD, Queue, leased_in, new_task, pairs, settle_args, unpack, words
+from .expected_history import ExpectedHistory
+from .expected_webhooks import ExpectedWebhooks
 from .keyspace import Keyspace
 from .rebuilt import check_other
-from .told_history import ToldHistory
-from .told_webhooks import ToldWebhooks
 
 # A walk's clock is its own: the store's ends no key of it, however long the walk takes.
 USUAL_VARIANT = (
@@ -188,7 +188,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.lowered: set[str] = set()  # tenants that may keep more than their limit: it was lowered
         self.given: list[tuple[str, int]] = []  # id and number of every lease so far
         self.lives: dict[str, int] = {}
-        self.history, self.webhooks = ToldHistory(), ToldWebhooks(*((3, 1) if self.bounds else ()))
+        self.history, self.webhooks = ExpectedHistory(), ExpectedWebhooks(*((3, 1) if self.bounds else ()))
         self.cursor = ""
         self.attached = 10  # slots
         self.revisions: list[tuple[str, bytes, Revision | None]] = []  # as servers have read them, some long ago
@@ -254,9 +254,9 @@ class QueueMachine(RuleBasedStateMachine):
                 reply = [reply, self.call("claim", *args, random_values=random_values.packed)]
         outcomes, *claim = reply if isinstance(reply[0], list) else [reply]
         self.enqueued(tenant, tasks, words(outcomes), notify=False)
-        for told in claim:
+        for found in claim:
             self.claims += 1
-            self.claimed(told, name, limit, random_values)
+            self.claimed(found, name, limit, random_values)
 
     def new_tasks(
         self, ids: list[str], window: dict[str, Any], more: int = 0
@@ -281,11 +281,11 @@ class QueueMachine(RuleBasedStateMachine):
     def open_batch(self, tenant: str, name: str, max_running: int, called: int) -> None:
         """Open a batch; a name may come again when it has been forgotten."""
         events = [event for i, event in enumerate(("complete", "success", "death")) if called & 1 << i]
-        callbacks, told = [e if e in events else "" for e in EVENTS], called // 8
+        callbacks, found = [e if e in events else "" for e in EVENTS], called // 8
         names = {event: f"named-{event}" if max_running else "" for event in EVENTS}
         tasks = {event: NewTask("", event.encode(), name=names[event]) for event in events}
-        (outcome,) = words(self.attempt("open_batch", tenant, name, max_running, *callbacks, told, *names.values()))
-        self.same(outcome, self.model.open_batch(self.now, tenant, name, max_running, tasks, told))
+        (outcome,) = words(self.attempt("open_batch", tenant, name, max_running, *callbacks, found, *names.values()))
+        self.same(outcome, self.model.open_batch(self.now, tenant, name, max_running, tasks, found))
 
     @rule(verb=st.sampled_from(["close_batch", "close_batch", "cancel_batch"]), name=st.sampled_from(BATCHES))
     def end_batch(self, verb: str, name: str) -> None:
@@ -324,7 +324,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.claimed(reply, name, limit, random_values, known, behind)
 
     def witness(self, behind: int) -> int | None:
-        """Return the time of a server whose clock is so far behind, and is told if it is."""
+        """Return the time of a server whose clock is so far behind, or None if it is right."""
         return self.now - behind if behind else None
 
     def claimed(
@@ -499,7 +499,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(outcome, "stays" if self.webhooks else expected)
         if outcome == "ok":
             self.call("make_queue")
-            self.model, self.lives, self.history = self.new_model(), {}, ToldHistory()
+            self.model, self.lives, self.history = self.new_model(), {}, ExpectedHistory()
             self.configure_short_leases()
 
     @rule(ids=FEW_IDS, span=st.sampled_from([-50, 0, *SPANS]))
@@ -534,8 +534,8 @@ class QueueMachine(RuleBasedStateMachine):
     def read_events(self, tenant: str, after: int, count: int) -> None:
         """Read a page of a tenant's feed, from anywhere."""
         oldest, newest, *rows = self.call("events", tenant, after, count)
-        told = [(n, event.decode(), of.decode(), float(at), a, d.decode()) for n, event, of, at, a, d in rows]
-        self.same((oldest, newest, told), self.model.feeds.read(tenant, after, count))
+        found = [(n, event.decode(), of.decode(), float(at), a, d.decode()) for n, event, of, at, a, d in rows]
+        self.same((oldest, newest, found), self.model.feeds.read(tenant, after, count))
 
     @rule(tenant=st.sampled_from(["", *NAMES]), state=st.sampled_from(STATES), count=st.integers(1, 3))
     def list_batches(self, tenant: str, state: str, count: int) -> None:
@@ -640,7 +640,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(seed=SEEDS)
     def add_history(self, seed: int) -> None:
         """Add what a server has counted of some tenants, and of others, to the history; read it."""
-        source, told, parts = random.Random(seed), Counter[Any](), list[object]()
+        source, found, parts = random.Random(seed), Counter[Any](), list[object]()
         for name in [
             "",
             *source.sample(sorted(self.model.tenants), source.randrange(len(self.model.tenants) + 1))[:30],
@@ -648,11 +648,11 @@ class QueueMachine(RuleBasedStateMachine):
             counts = {count: source.randrange(3) for count in ("enqueued", "started", "failed")}
             waits = {source.randrange(61): source.randint(1, 3) for _ in range(source.randrange(3))}
             parts += (name, *counts.values(), pack_waits(waits))
-            told.update(counts)
-            told.update(waits)
+            found.update(counts)
+            found.update(waits)
         lost, now = source.randrange(3), self.model.open(self.now)
         self.same(self.call("add_history", lost, *parts), len(self.model.leases))
-        self.history.add(self.model, now, lost, told)
+        self.history.add(self.model, now, lost, found)
         self.history.check(self.queue, now)
 
     @rule(is_restored=st.booleans())
@@ -710,8 +710,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.same(self.queue.batch(name), reports.batch(self.model, name))
         for id, run in self.model.runs.items():
             for lease in (run.lease, run.lease + 1):
-                told = self.read_batch_results(id, lease)
-                self.same(told, self.model.batch_results(now, id, lease))
+                found = self.read_batch_results(id, lease)
+                self.same(found, self.model.batch_results(now, id, lease))
         for name in self.model.feeds.newest:
             self.read_events(name, 0, 500)
         rows = self.queue.call("schedules", "", "", 0, 100)[1:]
@@ -790,7 +790,7 @@ class Walk:
         self.keeper = random.Random(seed)  # of history, copies of the queue and, in one of ten walks, webhooks
         # a walk goes without some of what is seldom: bugs hide where features get in each other's way, and elsewhere
         self.weights = [weight * (weight > 6 or self.random.random() < 0.7) for weight in WEIGHTS_OF_STEPS]
-        self.teller = random.Random(seed)  # of what is told in feeds: to the rest of the walk it makes no difference
+        self.teller = random.Random(seed)  # of events in feeds: they make no difference to the rest of the walk
         self.repeater = random.Random(seed)  # of claims that are made again, and of payloads that are large
         self.is_busy = self.repeater.random() < 0.3  # most tenants have tasks all the time
         self.purger = random.Random(seed)  # of purges, and of tenants that end
@@ -845,9 +845,9 @@ class Walk:
             "result_ttl": choose([0, 1, LEASE]),
         }
         batch = {"batch": choose(BATCHES), "result_ttl": choose([0, 0, LEASE])}
-        told = self.teller.choice([{}, {}, {"events": 1}])
+        found = self.teller.choice([{}, {}, {"events": 1}])
         asked = window | choose([extras, batch, batch, extras | batch, {}, {}])
-        return asked | told | self.group() | self.named() | self.waits()
+        return asked | found | self.group() | self.named() | self.waits()
 
     def group(self) -> dict[str, Any]:
         """Choose a group, or none; in half of the walks there are none but batches."""

@@ -83,12 +83,12 @@ class Asked(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """What a walk asks in its beginning and each of its steps, and digests of what it is told."""
+    """The calls of a walk at its beginning and in each of its steps, and digests of the replies."""
 
     kind: str
     seed: int
     asked: list[Asked]
-    told: list[bytes]
+    answers: list[bytes]
 
 
 def record(client: redis.Redis, kind: str, seed: int, steps: int) -> Recording:
@@ -111,11 +111,11 @@ def play(client: redis.Redis, asked: list[Asked]) -> list[bytes]:
     connection = client.connection_pool.get_connection()
     try:
         connection.send_packed_command([b"".join(step.packed for step in asked)])
-        told = []
+        seen = []
         for step in asked:
             replies = repr([read(connection) for _ in range(step.replies)])
-            told.append(hashlib.blake2b(replies.encode(), digest_size=8).digest())
-        return told
+            seen.append(hashlib.blake2b(replies.encode(), digest_size=8).digest())
+        return seen
     finally:
         client.connection_pool.release(connection)
 
@@ -133,12 +133,12 @@ def find(client: redis.Redis, mutant: Mutant, recordings: list[Recording], steps
     for seed in (0, 1):
         load(client, seed, mutant.change)
     found, vain = None, 0
-    for kind, seed, asked, told in recordings:
+    for kind, seed, asked, shown in recordings:
         if vain == VAIN or (found and (found.step <= 1 or steps > SHORT)):
             break
         most = found.step - 1 if found else steps
         heard = play(client, asked[: most + 1])
-        first = next((step for step, digest in enumerate(heard) if digest != told[step]), None)
+        first = next((step for step, digest in enumerate(heard) if digest != shown[step]), None)
         if first is None:
             continue
         compared = range(max(0, first - DIGEST_STEPS), most + 1, 1 + steps // 40)
@@ -159,7 +159,7 @@ def suspects(
     except AssertionError:  # two of them change the same text
         differing = recordings
     else:
-        differing = [each for each in recordings if play(client, each.asked) != each.told]
+        differing = [each for each in recordings if play(client, each.asked) != each.answers]
     if len(mutants) == 1 and differing:
         yield mutants[0], differing
     elif differing:
@@ -228,8 +228,8 @@ def run(pool: Any, searches_all: bool) -> dict[str, Place]:
             done |= found.keys()
             places |= {n: p for n, p in found.items() if n not in places or p.step < places[n].step}
             write_places(places)
-            told = f"walks {seeds[0]}-{seeds[-1]} of {steps} steps: {len(done)} found"
-            print(f"{time.monotonic() - began:6.0f} s  {told}", flush=True)
+            shown = f"walks {seeds[0]}-{seeds[-1]} of {steps} steps: {len(done)} found"
+            print(f"{time.monotonic() - began:6.0f} s  {shown}", flush=True)
     return places
 
 

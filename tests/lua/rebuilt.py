@@ -47,7 +47,7 @@ def facts(keys: Keyspace) -> dict[str, object]:
     }  # fmt: skip
 
 
-def told(queue: Queue) -> dict[str, Any]:
+def all_reads(queue: Queue) -> dict[str, Any]:
     """Tell all of a queue that a repair leaves as it is; that a task is ready or pending is no part of it."""
     keys, shares = Keyspace(queue), queue.tenants().items()
     return {
@@ -132,11 +132,11 @@ def restored(queue: Queue, to: str) -> None:
 def check_other(queue: Queue, version: str, *, is_restored: bool) -> None:
     """Build a queue in another place, where it must be the same; then delete that, and nothing may be left."""
     prefix = f"fq:{{{OTHER}/0}}"
-    before = told(queue)
+    before = all_reads(queue)
     (restored if is_restored else copied)(queue, prefix)
     other = Queue(queue.client, prefix, version, queue.now)
     repair(other)
-    after = told(other)
+    after = all_reads(other)
     after["tenants"] = {name: pytest.approx(counts, abs=1e-3) for name, counts in after["tenants"].items()}
     for name, replies in before.items():
         assert after[name] == replies, f"{name}: {replies!r}\nrebuilt: {after[name]!r}"

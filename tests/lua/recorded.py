@@ -1,4 +1,4 @@
-"""A fleet on the test clock whose history is kept as servers keep it; and what a simulation is told of it."""
+"""A fleet on the test clock whose history is kept as servers keep it; and what a simulation reads of it."""
 
 from __future__ import annotations
 

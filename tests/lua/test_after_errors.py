@@ -9,7 +9,7 @@ import redis
 
 from tests import stores
 
-from .calls import Queue, Told, leased_in, packed_link, snapshot
+from .calls import FeedEvent, Queue, leased_in, packed_link, snapshot
 
 
 def fill(queue: Queue) -> None:
@@ -99,7 +99,7 @@ def test_who_may_not_publish_loses_no_task(shy: Queue) -> None:
     assert shy.enqueue("ada", "a", events=1) == ["ok"]
     (lease,) = shy.claim(1)
     assert shy.end("ack", lease) == "ok"
-    assert shy.events().events == [Told(1, "done", "a", shy.now, 1, "")]
+    assert shy.events().events == [FeedEvent(1, "done", "a", shy.now, 1, "")]
 
 
 def test_what_the_user_may_not_run_is_named(queue: Queue, shy: Queue) -> None:

@@ -56,15 +56,15 @@ def test_a_page_of_batches_is_bounded_by_what_it_reads(queue: Queue) -> None:
     assert 4 < calls < 100, "a call looks at some 500 batches"
 
 
-@pytest.mark.parametrize(("how", "told"), [("ack", 1), ("reject", 1), ("nack", 0)])
-def test_who_waits_for_a_result_is_told_of_the_end(queue: Queue, how: str, told: int) -> None:
+@pytest.mark.parametrize(("how", "notices"), [("ack", 1), ("reject", 1), ("nack", 0)])
+def test_a_caller_that_waits_for_a_result_hears_of_the_end(queue: Queue, how: str, notices: int) -> None:
     queue.enqueue("ada", "a", result_ttl=1000)
     queue.enqueue("ada", "plain")
     with Listener(queue) as listener:
         for lease in queue.claim(5):
             queue.end(how, lease)
         heard = listener.heard()
-    assert heard.count(b"end a") == told
+    assert heard.count(b"end a") == notices
     assert b"end plain" not in heard
 
 

@@ -195,7 +195,7 @@ def test_a_claim_from_tenants_with_a_rate_leaves_what_is_too_much_for_one_call(q
     ids = enqueue_each(queue, 100)
     first = leased_in(queue.call("claim", "w1", 150))
     assert len(first) == 60
-    assert queue.queue_state()["hungry"] == 0, "waiting servers are told that there is more"
+    assert queue.queue_state()["hungry"] == 0, "waiting servers learn that there is more"
     rest = leased_in(queue.call("claim", "w2", 150))
     assert sorted(lease.id for lease in first + rest) == sorted(ids)
 
@@ -205,7 +205,7 @@ def test_a_claim_from_tenants_with_groups_leaves_what_is_too_much_for_one_call(q
         queue.enqueue(f"t{n}", *(f"{n}-{each}" for each in "abc"), group="g")
     first = leased_in(queue.call("claim", "w1", 150))
     assert len(first) == 60
-    assert queue.queue_state()["hungry"] == 0, "waiting servers are told that there is more"
+    assert queue.queue_state()["hungry"] == 0, "waiting servers learn that there is more"
     assert len(leased_in(queue.call("claim", "w2", 150))) == 60
 
 
@@ -217,9 +217,9 @@ def test_a_claim_from_one_tenant_with_groups_is_as_long_as_any(queue: Queue) -> 
 def test_a_forgotten_tenant_costs_few_commands(queue: Queue) -> None:
     enqueue_each(queue, 100)
     queue.settle(*(("ack", lease.id, lease.lease) for lease in queue.claim(100)))
-    told: list[object] = []
-    run = run_by(queue, lambda: told.extend(queue.call("forget_tenants", "0", 100, 0, "")))
-    assert told == [b"0", 100]
+    seen: list[object] = []
+    run = run_by(queue, lambda: seen.extend(queue.call("forget_tenants", "0", 100, 0, "")))
+    assert seen == [b"0", 100]
     assert run < 500
 
 

@@ -1,4 +1,4 @@
-"""Claims: who is told that there is work, how much one call handles, and that no task is given twice."""
+"""Claims: which servers learn that there is work, how much one call handles, and that no task is given twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_claim_leases_no_more_than_servers_ask_for(queue: Queue) -> None:
     assert queue.queue_state()["leased"] == 400
 
 
-def test_a_claim_that_got_less_is_told_once_when_there_is_work(queue: Queue) -> None:
+def test_a_claim_that_got_less_hears_once_when_there_is_work(queue: Queue) -> None:
     with Listener(queue) as listener:
         queue.enqueue("ada", "a")
         assert listener.heard() == [], "nobody was hungry"
@@ -39,13 +39,13 @@ def test_a_claim_that_got_less_is_told_once_when_there_is_work(queue: Queue) -> 
         queue.enqueue("ada", "b")
         assert listener.heard() == [b"1"]
         queue.enqueue("ada", "c")
-        assert listener.heard() == [], "told once"
+        assert listener.heard() == [], "one notice is enough"
         queue.claim(2)
         queue.enqueue("ada", "d")
         assert listener.heard() == [], "the last claim got all that it asked for"
 
 
-def test_room_beside_kept_slots_is_told(queue: Queue) -> None:
+def test_room_beside_kept_slots_is_claimed(queue: Queue) -> None:
     queue.configure(reserve=20)
     queue.enqueue("ada", *"abcdef")
     leases = queue.claim(5, slots=5)
@@ -55,7 +55,7 @@ def test_room_beside_kept_slots_is_told(queue: Queue) -> None:
         assert listener.heard() == [b"1"]
 
 
-def test_the_servers_are_told_to_stop_a_running_task(queue: Queue) -> None:
+def test_the_servers_are_asked_to_stop_a_running_task(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b")
     queue.claim()
     with Listener(queue) as listener:

@@ -10,7 +10,7 @@ from .keyspace import Keyspace
 MINUTE_MS = 60_000
 
 
-def test_letters_of_one_moment_are_told_apart_by_their_bytes(queue: Queue) -> None:
+def test_letters_of_one_moment_are_distinguished_by_their_bytes(queue: Queue) -> None:
     """Not by the store's locale, under which `_` and capitals may stand elsewhere."""
     ids = ["B", "_", "a", "b/", "b/a", "b/a0", "bb", "é"]
     queue.bury("ada", *reversed(ids))
@@ -59,13 +59,13 @@ def test_a_page_is_bounded_in_bytes_and_a_brief_one_is_not(queue: Queue) -> None
 
 
 def test_a_page_is_bounded_in_bytes_of_tracebacks_and_a_brief_one_has_none(queue: Queue) -> None:
-    """They are read with the letters, also where they are not told."""
+    """They are read with the letters, also where they are not shown."""
     queue.bury("ada", *(f"id{n:03}" for n in range(300)), traceback="t" * 8192)
-    for brief, told in ((False, "t" * 8192), (True, "")):
+    for brief, found in ((False, "t" * 8192), (True, "")):
         page = queue.dead_page(count=300, brief=brief)
         assert 120 < len(page.ids) <= 128, "1 MiB"
         assert page.left == 300 - len(page.ids)
-        assert {letter.traceback for letter in page.letters} == {told}
+        assert {letter.traceback for letter in page.letters} == {found}
         assert [letter.id for letter in queue.dead(count=300, brief=brief)] == [f"id{n:03}" for n in range(300)]
     empty = queue.dead_page(error="other", count=300)
     assert (empty.ids, 300 - 128 <= empty.left < 300 - 120) == ([], True)

@@ -27,9 +27,9 @@ def test_without_a_given_time_the_store_tells_it_and_it_never_goes_back(queue: Q
     seconds, _ = queue.client.time()
     queue.enqueue("ada", "a")
     assert abs(queue.queue_state()["now"] - seconds * 1000) < 60_000
-    queue.uses_store_time, queue.now, told = False, seconds * 1000 - 50_000, queue.queue_state()["now"]
+    queue.uses_store_time, queue.now, found = False, seconds * 1000 - 50_000, queue.queue_state()["now"]
     queue.enqueue("ada", "b", delay=1)
-    assert queue.queue_state()["now"] == told
+    assert queue.queue_state()["now"] == found
     assert queue.tasks("b")[0].at == queue.queue_state()["now"] + 1
 
 
@@ -130,7 +130,7 @@ def test_a_duplicate_of_a_task_of_the_same_call_tells_where_that_is(queue: Queue
     queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "first", batch=batch)
     assert queue.enqueue("ada", "a", "a", "b", dedupe_key="k", batch=batch) == [
-        "ok", *(f"{told}\n{'pending' if batch else 'ready'}" for told in ("duplicate", "duplicate a"))
+        "ok", *(f"{found}\n{'pending' if batch else 'ready'}" for found in ("duplicate", "duplicate a"))
     ]  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def test_a_lost_answer_is_given_again_by_the_two(queue: Queue) -> None:
     assert [(each.id, each.attempt) for each in again] == [("a", 1), ("b", 1)]
 
 
-def test_nobody_is_told_of_tasks_that_are_claimed_at_once(queue: Queue) -> None:
+def test_no_server_hears_of_tasks_that_are_claimed_at_once(queue: Queue) -> None:
     queue.claim(1)
     with Listener(queue) as listener:
         assert joined(queue, "a", limit=2) == (["ok"], ["a"])

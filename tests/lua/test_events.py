@@ -1,4 +1,4 @@
-"""A tenant's feed: how much is kept of an event, and who is told that there are new ones."""
+"""A tenant's feed: how much is kept of an event, and which servers learn that there are new ones."""
 
 from __future__ import annotations
 

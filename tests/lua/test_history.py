@@ -90,7 +90,7 @@ def test_tenants_that_are_named_by_turns_are_counted_once_and_at_once(queue: Que
     assert len([row for row in last.rows if row.tenant]) == 20
 
 
-def test_a_tenant_that_was_not_named_for_long_is_told_at_most_what_the_queue_gave_since(queue: Queue) -> None:
+def test_a_tenant_that_was_not_named_for_long_is_credited_at_most_what_the_queue_gave_since(queue: Queue) -> None:
     queue.configure(share=1)
     for n in range(100):
         queue.enqueue("ada", f"a-{n}")
@@ -149,8 +149,8 @@ def test_tenants_that_are_remembered_are_bounded_and_begin_anew(queue: Queue) ->
         sizes.append(queue.client.hlen(queue.key("history_last")))
     assert 900 < max(sizes) <= 1_060
     assert sizes[-1] < 300
-    told = sum(row.delivered for slot in read(queue, 60) for row in slot.rows)
-    assert told == sum(share.delivered for share in queue.tenants().values()) == 500
+    found = sum(row.delivered for slot in read(queue, 60) for row in slot.rows)
+    assert found == sum(share.delivered for share in queue.tenants().values()) == 500
 
 
 def test_those_that_got_the_most_are_named(queue: Queue) -> None:
@@ -162,7 +162,7 @@ def test_those_that_got_the_most_are_named(queue: Queue) -> None:
     assert rows_of(queue) == [{OTHERS: 1 + 2} | {f"t{n}": n + 1 for n in range(2, 22)}]
 
 
-def test_what_only_the_others_row_tells_is_not_told_again(queue: Queue) -> None:
+def test_what_only_the_others_row_has_is_not_repeated(queue: Queue) -> None:
     queue.configure(share=1)
     queue.enqueue("ada", "a", "b", "c")
     queue.claim(2)
@@ -172,7 +172,7 @@ def test_what_only_the_others_row_tells_is_not_told_again(queue: Queue) -> None:
     assert rows_of(queue) == [{OTHERS: 3, "ada": 0}]
 
 
-def test_a_lost_lease_is_told_for_no_longer_than_it_is_charged(queue: Queue) -> None:
+def test_a_lost_lease_is_reported_for_no_longer_than_it_is_charged(queue: Queue) -> None:
     queue.enqueue("ada", "a")
     queue.claim()
     queue.advance(40_000)
@@ -210,7 +210,7 @@ def test_tasks_that_run_on_are_counted_though_nothing_starts(queue: Queue) -> No
     assert rows_of(queue) == [{"ada": 0}, *[{"ada": 10_000}] * 6]
 
 
-def test_after_a_change_of_what_is_shared_an_interval_may_be_told_of_the_others(queue: Queue) -> None:
+def test_after_a_change_of_what_is_shared_an_interval_may_be_reported_of_the_others(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b", "c")
     lease = queue.claim()[0]
     queue.advance(5_000)
@@ -280,5 +280,5 @@ def test_the_time_of_a_lost_lease_is_taken_back(queue: Queue) -> None:
     assert queue.tenants()["ada"].leased == 0, "the worker was silent, and its lease is over"
     add(queue, {})
     for name, state in queue.tenants().items():
-        told = sum(row.delivered for slot in read(queue) for row in slot.rows if row.tenant == name)
-        assert told == pytest.approx(state.delivered), name
+        found = sum(row.delivered for slot in read(queue) for row in slot.rows if row.tenant == name)
+        assert found == pytest.approx(state.delivered), name

@@ -105,8 +105,8 @@ def test_schedules_and_opening_hours_are_computed_anew(queue: Queue) -> None:
     queue.call("set_opening_hours", "ada", "hours", 0, later, "")
     queue.now -= 2 * DAY
     tick(queue)
-    told = queue.tick()
-    assert (told.fires, told.opening_changes, told.next_due) == (2, 1, queue.now)
+    found = queue.tick()
+    assert (found.fires, found.opening_changes, found.next_due) == (2, 1, queue.now)
     _, _, *due = queue.call("due_schedules", 100)
     assert sorted(field for field, _ in due) == [b"ada/moved", b"ada/same"]
     fires = [part for field, revision in due for part in (field, revision, queue.now + HOUR)]

@@ -50,7 +50,7 @@ def test_few_names_of_keys_come_from_lists() -> None:
     assert Counter(re.findall(r"\bprefix \.\. (\w+)", TEXT)) == {"name": 8, "hash": 1, "set": 1}
 
 
-def told_of(format: library.Format) -> list[str]:
+def documented(format: library.Format) -> list[str]:
     return [field.name for field in [*format.fields, *format.later] if field.name != "more"]
 
 
@@ -58,10 +58,10 @@ def test_every_packed_field_is_in_the_document_in_its_order() -> None:
     end = r"(?:A tail|The payload|: the head of|\n\n)"
     in_brackets = re.compile(r"\([^()]*\)")
     for name in FORMATS.keys() - {"OPTIONS"}:  # those are PROTOCOL's
-        told = re.search(rf"^{name}\b[^:]*:(.*?){end}", DOCUMENT, re.MULTILINE | re.DOTALL)
-        assert told, name
-        text = in_brackets.sub("", in_brackets.sub("", told[1]))
-        assert re.findall(r"`(\w+)`", text) == told_of(FORMATS[name]), name
+        found = re.search(rf"^{name}\b[^:]*:(.*?){end}", DOCUMENT, re.MULTILINE | re.DOTALL)
+        assert found, name
+        text = in_brackets.sub("", in_brackets.sub("", found[1]))
+        assert re.findall(r"`(\w+)`", text) == documented(FORMATS[name]), name
 
 
 def test_the_document_has_no_other_format() -> None:

@@ -26,7 +26,7 @@ def test_a_number_that_a_failover_has_lost_is_not_given_again(queue: Queue) -> N
     assert queue.queue_state()["leased"] == 40
 
 
-def test_of_two_claims_of_a_name_the_later_one_is_told_again(queue: Queue) -> None:
+def test_of_two_claims_of_a_name_the_later_one_is_repeated(queue: Queue) -> None:
     """The first was carried out after all, when the second had been; no worker knows of its leases, so they run out."""
     queue.enqueue("ada", *"abcd")
     queue.claim(2, worker="s/1")

@@ -26,7 +26,7 @@ def lose(queue: Queue, *actions: str) -> list[bool]:
     return ran_alone
 
 
-def told(queue: Queue) -> tuple[str, int]:
+def state_and_losses(queue: Queue) -> tuple[str, int]:
     (known,) = queue.tasks("a")
     return known.state, known.lost_leases
 
@@ -54,7 +54,7 @@ def test_a_task_runs_alone_before_it_is_dead_of_lost_leases(
     queue.configure(**settings)
     queue.enqueue("ada", "a")
     assert lose(queue, *actions) == [bool(each) for each in alone]
-    assert told(queue) == end
+    assert state_and_losses(queue) == end
     assert [letter.lost_leases for letter in queue.dead()] == [end[1]] * (end[0] == "dead")
 
 
@@ -65,10 +65,10 @@ def test_lost_leases_are_kept_through_other_ends_and_begin_anew_after_a_replay(q
         leased, is_alone = claim(queue, action)
         assert is_alone
         queue.settle((action, "a", leased.lease, *more))
-    assert told(queue) == ("ready", 2)
+    assert state_and_losses(queue) == ("ready", 2)
     assert lose(queue, "lose_alone") == [True]
     assert queue.call("replay", "a") == [b"ok"]
-    assert told(queue) == ("ready", 0)
+    assert state_and_losses(queue) == ("ready", 0)
     assert lose(queue, "lose") == [False]
 
 

@@ -315,9 +315,9 @@ def test_every_function_is_in_the_table() -> None:
 
 def test_every_refusal_of_the_library_is_in_the_table() -> None:
     text = library.source()
-    told = {f"{code} {field}" for code, field in re.findall(r"refuse\('(\w+)', '(\w+)'\)", text)}
-    told |= {f"bad_request {field}" for field in re.findall(r"check_\w+\([^()]+, '(\w+)'", text)}
-    assert told - ELSEWHERE <= {refusal for rows in REFUSED.values() for refusal in rows}
+    found = {f"{code} {field}" for code, field in re.findall(r"refuse\('(\w+)', '(\w+)'\)", text)}
+    found |= {f"bad_request {field}" for field in re.findall(r"check_\w+\([^()]+, '(\w+)'", text)}
+    assert found - ELSEWHERE <= {refusal for rows in REFUSED.values() for refusal in rows}
 
 
 def test_every_limit_that_a_function_takes_has_rows() -> None:

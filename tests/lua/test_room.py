@@ -17,9 +17,9 @@ HEAVY, LIGHT = 100, 10  # the weight of one tenant, and how many others of weigh
 LONGEST = 90
 
 
-def crowd(queue: Queue, told: tuple[int, ...], slots: int = 10) -> Fleet:
+def crowd(queue: Queue, claimed_slots: tuple[int, ...], slots: int = 10) -> Fleet:
     """Ten slots that fall free one by one, while all tenants have tasks of 10 to 90 ms."""
-    fleet = Fleet(queue, slots, told=told)
+    fleet = Fleet(queue, slots, claimed_slots=claimed_slots)
     for n in range(LIGHT + 1):
         fleet.tenant(f"t{n}", lambda _, source: source.uniform(10, LONGEST), weight=1 if n else HEAVY, endless=True)
     return fleet
@@ -36,9 +36,9 @@ def off(fleet: Fleet, got: dict[str, float], slack: float) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("told", [(5,), (10,), (11,), (20,), (100,), (0,), (11, 100), (100, 5, 0)], ids=str)
-def test_all_get_their_due_whatever_number_of_slots_is_told(queue: Queue, told: tuple[int, ...]) -> None:
-    fleet = crowd(queue, told)
+@pytest.mark.parametrize("claimed_slots", [(5,), (10,), (11,), (20,), (100,), (0,), (11, 100), (100, 5, 0)], ids=str)
+def test_all_get_their_due_whatever_number_of_slots_is_claimed(queue: Queue, claimed_slots: tuple[int, ...]) -> None:
+    fleet = crowd(queue, claimed_slots)
     fleet.run(3500)
     assert off(fleet, {name: sender.held(fleet.now) for name, sender in fleet.senders.items()}, 3 * LONGEST) == {}
 

@@ -1,4 +1,4 @@
-"""Schedules: what a fire stores, how many there may be, and which are told to servers."""
+"""Schedules: what a fire stores, how many there may be, and which ones servers read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_tenant_has_a_thousand_schedules_and_no_more(queue: Queue) -> None:
     assert schedule(queue, "more")[0] == "created"
 
 
-def test_schedules_that_are_due_are_told_in_order_a_part_of_each_tenant_and_none_of_some(queue: Queue) -> None:
+def test_schedules_that_are_due_are_listed_in_order_a_part_of_each_tenant_and_none_of_some(queue: Queue) -> None:
     for n in range(40):
         schedule(queue, f"s{n:02}", 10 + n)
     schedule(queue, "b", 100, tenant="bob")

@@ -31,8 +31,8 @@ def test_the_backoff_of_a_task_without_a_limit_stays_bounded(queue: Queue, drawn
     lease = queue.claim()[0]
     set_attempts(queue, "a", 1000, 0)
     for _ in range(50):
-        told = queue.call("settle", "nack", "a", lease.lease, "", "", "", random_values=struct.pack("<d", drawn))
-        assert told == [b"ok"]
+        answer = queue.call("settle", "nack", "a", lease.lease, "", "", "", random_values=struct.pack("<d", drawn))
+        assert answer == [b"ok"]
         assert 1 <= queue.tasks("a")[0].at - queue.now <= 5
         queue.advance(5)
         queue.tick()

@@ -97,11 +97,11 @@ def check(client: redis.Redis, scenario: Scenario, seed: int, seconds: int = SEC
     """Predict a change, then have it happen."""
     today = RecordedFleet(client, scenario.slots, dict(scenario.traffic), seconds, seed)
     today.record(seconds)
-    told = compare(today.observed(), scenario.proposal)
+    found = compare(today.observed(), scenario.proposal)
     then = RecordedFleet(client, scenario.new_slots or scenario.slots, scenario.changed, seconds, seed)
     then.record(seconds)
     got = then.got()
-    for row in told.tenants:
+    for row in found.tenants:
         real = got[row.tenant]
         assert row.proposed.share is not None
         assert row.proposed.p99_ms is not None

@@ -1,4 +1,4 @@
-"""Why a task waits: what the store says of each cause, and what follows from it. And that the start comes as told."""
+"""Why a task waits: what the store says of each cause, and what follows from it. Starts come as predicted."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ CAUSES: dict[str, tuple[Callable[[Queue], object], list[str], int, int]] = {
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_each_cause_is_told(queue: Queue, name: str) -> None:
+def test_each_cause_is_reported(queue: Queue, name: str) -> None:
     do, causes, until, ahead = CAUSES[name]
     do(queue)
     found = why(queue, "t")
@@ -115,7 +115,7 @@ def test_each_cause_is_told(queue: Queue, name: str) -> None:
     assert "no_worker" in why(queue, "t", slots=0).causes
 
 
-def test_all_causes_are_told_and_the_one_to_look_at_comes_first(queue: Queue) -> None:
+def test_all_causes_are_reported_and_the_one_to_look_at_comes_first(queue: Queue) -> None:
     queue.set_limits("ada", max_running=1, rate=2, burst=1)
     queue.enqueue("ada", "t0", "t1", "t")
     queue.claim()
@@ -126,7 +126,7 @@ def test_all_causes_are_told_and_the_one_to_look_at_comes_first(queue: Queue) ->
     assert (found.running, found.max_running, found.rate, found.starts_at_ms) == (1, 1, 2, None)
 
 
-def test_of_kept_slots_it_is_told_how_many_they_are_to_those_that_may_have_none(queue: Queue) -> None:
+def test_tenants_that_may_have_no_kept_slot_read_how_many_there_are(queue: Queue) -> None:
     slots_kept(queue)
     assert (why(queue, "t").kept, why(queue, "t").kept_of) == (1, 4)
     queue.enqueue("bob", "b")
@@ -179,7 +179,7 @@ STARTS = [
 
 
 @pytest.mark.parametrize(("limits", "weight", "ahead"), STARTS)
-def test_a_start_comes_within_half_and_twice_the_time_that_was_told(
+def test_a_start_comes_within_half_and_twice_the_predicted_time(
     queue: Queue, limits: dict[str, float], weight: int, ahead: int
 ) -> None:
     mill = Mill(queue, 8, {"ada": 200, "bob": 100, "cyd": 400})
@@ -194,14 +194,14 @@ def test_a_start_comes_within_half_and_twice_the_time_that_was_told(
     found = why(queue, id, slots=8)
     assert found.ahead == ahead
     assert found.starts_at_ms is not None
-    told = found.starts_at_ms - queue.now
+    shown = found.starts_at_ms - queue.now
     began = queue.now
     mill.run(lambda: id in mill.started)
     waited = mill.started[id] - began
-    assert 0.5 * waited - 200 <= told <= 2 * waited + 200, (told, waited)
+    assert 0.5 * waited - 200 <= shown <= 2 * waited + 200, (shown, waited)
 
 
-def test_a_quiet_tenant_is_told_that_it_starts_with_the_next_slots(queue: Queue) -> None:
+def test_a_quiet_tenant_reads_that_it_starts_with_the_next_slots(queue: Queue) -> None:
     mill = Mill(queue, 4, {f"t{n:02}": 100 for n in range(50)} | {"ada": 100})
     for n in range(50):
         queue.enqueue(f"t{n:02}", *(f"t{n:02}-{each}" for each in range(40)))

@@ -16,7 +16,7 @@ _NOW = 4  # the place of the time in the words of a call: FCALL, function, 1, pr
 
 
 class StoreClock:
-    """The time of one queue. Only a store that was told so (`govern`) takes it; see lua/base/prelude.lua.
+    """The time of one queue. Only a store that was prepared for it (`govern`) takes it; see lua/base/prelude.lua.
 
     `ahead_ms`: by how much it is ahead of the servers' clocks.
     """

@@ -71,7 +71,7 @@ def store_clock(server_store: str, monkeypatch: pytest.MonkeyPatch) -> StoreCloc
 
 @pytest.fixture
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers and clients that do not look again for an hour: they do in time only what they know or are told of."""
+    """Servers and clients that do not look again for an hour: they do in time only what they know or hear of."""
     for constant in (
         "timers.ticker.FLOOR_S", "timers.ticker._DISCOVER_S", "long_poll.POLL_S", "net.revocations.POLL_S",
         "net.revocations.FLOOR_S",

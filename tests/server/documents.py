@@ -36,12 +36,12 @@ def body_of(document: Mapping[str, Any], operation: Mapping[str, Any], values: M
 
 def check_answer(document: Mapping[str, Any], operation: Mapping[str, Any], answer: httpx.Response) -> None:
     """Check that the document has an answer's status, its kind and its body."""
-    told = operation["responses"][str(answer.status_code)]
+    found = operation["responses"][str(answer.status_code)]
     if not answer.content:
-        assert "content" not in told
+        assert "content" not in found
         return
     kind = answer.headers["content-type"].partition(";")[0]
-    assert faults(document, told["content"][kind]["schema"], answer.json()) == [], answer.text
+    assert faults(document, found["content"][kind]["schema"], answer.json()) == [], answer.text
 
 
 async def check_routes(

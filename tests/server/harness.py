@@ -1,4 +1,4 @@
-"""A real server inside the test, and a bare client that says exactly the frames it is told to say."""
+"""A real server inside the test, and a bare client that sends exactly the given frames."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tenant(name: str) -> str:
 
 @asynccontextmanager
 async def running(store: str, **settings: Any) -> AsyncIterator[Served]:
-    """A server on a store, on a free port, with development tokens unless told otherwise."""
+    """A server on a store, on a free port, with development tokens by default."""
     chosen = {"host": "127.0.0.1", "port": 0, "store": store, "dev": True, "unsafe_store": True, **settings}
     async with running_server(Settings(**chosen).check()) as served:
         yield served
@@ -124,7 +124,7 @@ class Raw:
         self.ref += 1
         ref = self.ref
         await self.send(type, ref=ref, **body)
-        told: list[dict[str, Any]] = []
+        seen: list[dict[str, Any]] = []
         while True:
             frame = await self.receive()
             if frame.get("ref") != ref:
@@ -133,8 +133,8 @@ class Raw:
                 raise Refused(frame)
             if frame["type"] == "reply":
                 reply: dict[str, Any] = frame["body"]
-                return {**reply, "tasks": told + reply["tasks"]} if told else reply
-            told += frame["tasks"]
+                return {**reply, "tasks": seen + reply["tasks"]} if seen else reply
+            seen += frame["tasks"]
 
     async def enqueue(self, queue: str, ids: Sequence[str], **options: Any) -> list[str]:
         """Enqueue tasks whose payload is their id."""

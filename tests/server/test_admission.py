@@ -40,7 +40,7 @@ OUTSIDE = "203.0.113.7"
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.5), st.integers(0, 40)), max_size=100))
-def test_a_client_that_waits_as_told_takes_no_more_than_its_rate(taken: list[tuple[float, int]]) -> None:
+def test_a_client_that_waits_as_asked_takes_no_more_than_its_rate(taken: list[tuple[float, int]]) -> None:
     rate, now, most = Rate(100, 20), 1_000.0, 0
     for pause, amount in taken:
         now += pause + rate.take(amount, now + pause)
@@ -125,7 +125,7 @@ async def test_silent_connections_keep_nobody_out(served: Served, monkeypatch: p
             assert await client.enqueue("q", ["a"]) == ["ok"]
 
 
-async def test_a_tenant_with_too_many_connections_is_told_when_to_try_again(server_store: str) -> None:
+async def test_a_tenant_with_too_many_connections_learns_when_to_try_again(server_store: str) -> None:
     async with running(server_store, connections_per_tenant=1) as served:
         async with raw(served, tenant("ada")), raw(served, tenant("bob")), raw(served, WORKER):
             with pytest.raises(Unavailable, match="at most 1 for one tenant"):

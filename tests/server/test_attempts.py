@@ -22,8 +22,8 @@ ALL = AttemptFilter()
 
 async def listed(operator: Raw, **which: Any) -> tuple[list[Any], list[Any]]:
     """Return the ids of running attempts, and the ids and states of ended ones."""
-    told = await operator.ask("attempts", queue="q", **which)
-    return [each["id"] for each in told["running"]], [(each["id"], each["state"]) for each in told["ended"]]
+    answer = await operator.ask("attempts", queue="q", **which)
+    return [each["id"] for each in answer["running"]], [(each["id"], each["state"]) for each in answer["ended"]]
 
 
 async def leased(worker: Raw, client: Raw, *ids: str, **options: Any) -> dict[str, dict[str, Any]]:
@@ -48,12 +48,12 @@ async def test_each_end_of_an_attempt_has_its_word_and_filters_find_it(one: Serv
         await worker.settle("q", "reject", tasks["rejected"], error="no such address")
         await worker.settle("q", "release", tasks["released"], delay_ms=60_000)
         await worker.settle("q", "release", tasks["cancelled"])
-        told = await operator.ask("attempts", queue="q")
-        (runs,) = told["running"]
+        answer = await operator.ask("attempts", queue="q")
+        (runs,) = answer["running"]
         named = {"id": "ada/runs", "tenant": "ada", "name": "resize", "attempt": 1, "worker": "mill"}
         assert {key: runs[key] for key in named} == named
-        assert (runs["state"], runs["server"], told["unanswered"]) == ("running", one.app.name, [])
-        assert [(each["id"].removeprefix("ada/"), each["state"]) for each in told["ended"]] == [
+        assert (runs["state"], runs["server"], answer["unanswered"]) == ("running", one.app.name, [])
+        assert [(each["id"].removeprefix("ada/"), each["state"]) for each in answer["ended"]] == [
             ("cancelled", "cancelled"), ("released", "released"), ("rejected", "dead"), ("dead", "dead"),
             ("failed", "failed"), ("done", "done"),
         ]  # fmt: skip
@@ -183,7 +183,7 @@ def test_a_late_settlement_does_not_end_the_next_lease_of_the_task() -> None:
     assert log.ended("q", ALL, 9) == []
 
 
-def test_a_settlement_whose_first_answer_was_lost_is_told_once() -> None:
+def test_a_settlement_whose_first_answer_was_lost_is_reported_once() -> None:
     log = AttemptLog()
     log.claimed("q", 0, 30_000, [lease("ada/a", 8, name="mail")])
     for _ in range(2):

@@ -213,7 +213,7 @@ async def test_a_store_that_is_away_says_unavailable_not_unauthorized(served: Se
     finally:
         connection.is_connected = True
     assert "no connection to the store" in str(caught.value)
-    assert str(connection.address.port) not in str(caught.value)  # strangers are not told where the store is
+    assert str(connection.address.port) not in str(caught.value)  # strangers do not learn where the store is
 
 
 def test_made_tokens_are_long_and_different() -> None:

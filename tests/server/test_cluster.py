@@ -87,7 +87,7 @@ async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other_on_ever
             channel = keys.ready_channel(queue)
             await wait_until(partial(cluster.is_heard, channel))
         for queue in QUEUES:
-            await worker.quiet()  # it has been told that there is nothing
+            await worker.quiet()  # it knows by now that there is nothing
             await ada.enqueue(queue, ["a"])
             (task,) = await worker.pushed()
             await worker.settle(queue, "ack", task)

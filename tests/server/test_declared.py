@@ -75,8 +75,8 @@ async def test_of_many_workers_that_declare_the_same_few_are_heard_and_one_chang
     await worker.attach("q")
     async with raw(served, WORKER) as second:
         await second.attach("q", name="second")
-        told = [(await declare(each, NIGHTLY, HOURLY))["outcomes"] for each in (worker, second) * 3]
-    assert told == [["created"] * 2, *[["same"] * 2] * 5]
+        found = [(await declare(each, NIGHTLY, HOURLY))["outcomes"] for each in (worker, second) * 3]
+    assert found == [["created"] * 2, *[["same"] * 2] * 5]
     assert sum(args[0] == "schedule" for args in calls.args) == 4
     changes = (await operator.ask("audit", by_tenants=True))["changes"]
     assert sorted((c["verb"], c["tenant"], c["target"], c["role"]) for c in changes) == [

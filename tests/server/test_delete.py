@@ -139,7 +139,7 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_workers_of_a_deleted_queue_are_told_to_stop_and_serve_it_when_it_is_made_anew(
+async def test_workers_of_a_deleted_queue_are_stopped_and_serve_it_when_it_is_made_anew(
     redis_store: redis.Redis, one: Served, two: Served
 ) -> None:
     async with raw(one, OPERATOR) as operator, raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:

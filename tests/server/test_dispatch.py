@@ -36,7 +36,7 @@ async def tick_never(self: Store, queue: str, server: str = "") -> Tick:
 
 
 async def all_claimed(served: Served) -> None:
-    """Wait until the dispatcher has looked at what it was told, and claims nothing more."""
+    """Wait until the dispatcher has handled its notices, and claims nothing more."""
     dispatcher = served.app.queues.dispatchers["q"]
     dispatcher.notify()
     decided = trio.Event()
@@ -66,12 +66,12 @@ async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Serv
 async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else(
     monkeypatch: pytest.MonkeyPatch, worker: Raw, ada: Raw
 ) -> None:
-    told: list[str] = []
+    seen: list[str] = []
     heard = App.on_message
 
     def note(self: App, channel: str, message: str = "") -> None:
         if channel == keys.ready_channel("q"):  # not the channel on which servers tell how many slots they have
-            told.append(message)
+            seen.append(message)
         heard(self, channel, message)
 
     await ada.enqueue("q", ["made"])
@@ -84,12 +84,12 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
         await trio.sleep(MAX_PACE_S)  # the pace of claims
         await ada.enqueue("q", [f"{n}a", f"{n}b"])
         await worker.settle("q", "ack", *await worker.pushed(2))
-    assert (told, [limit for _, _, limit, *_ in claims.args]) == ([], [3] * 5), "one place more than tasks are expected"
+    assert (seen, [limit for _, _, limit, *_ in claims.args]) == ([], [3] * 5), "one place more than tasks are expected"
     await trio.sleep(MAX_PACE_S)
     await ada.enqueue("q", IDS[:6])  # one more than there is room for
     await worker.settle("q", "ack", *await worker.pushed(5))
     await worker.settle("q", "ack", *await worker.pushed(1))
-    await wait_until(lambda: told == [keys.READY])
+    await wait_until(lambda: seen == [keys.READY])
 
 
 async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
@@ -375,9 +375,9 @@ async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(
     await store.connection.call("HDEL", "fq:{q/0}:tasks", "ada/a")  # as two minutes later
     await ada.enqueue("q", ["a"])
     (new,) = await worker.pushed()
-    for lease, told in (old, 0), (new, 0.5):
+    for lease, found in (old, 0), (new, 0.5):
         await worker.ask("progress", queue="q", reports=[{"id": "ada/a", "lease": lease["lease"], "fraction": 0.5}])
-        assert (await store.tasks("q", ["ada/a"]))[0].progress == told
+        assert (await store.tasks("q", ["ada/a"]))[0].progress == found
     assert await worker.settle("q", "ack", old) == ["stale"]
     assert [connection.account.held_of("q") for connection in served.app.connections if connection.queues] == [
         {"ada/a": new["lease"]}

@@ -1,4 +1,4 @@
-"""Stopping: running tasks get their grace, the rest go back, and nobody is told anything false."""
+"""Stopping: running tasks get their grace, the rest go back, and no answer is false."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_draining_server_pushes_nothing_more_and_takes_settlements_still
     assert (await served.app.store.queue("q")).ready == 1
 
 
-async def test_tenants_and_operators_are_told_and_closed_at_once(served: Served) -> None:
+async def test_tenants_and_operators_are_informed_and_closed_at_once(served: Served) -> None:
     async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
         await served.app.drain(3600.0)
         for client in (ada, operator):
@@ -105,7 +105,7 @@ async def test_a_waiting_request_is_answered_before_the_connection_is_closed(
     assert (await ada.closed())[0] == 1001
 
 
-async def test_a_silent_client_is_told_why_its_connection_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_client_learns_why_its_connection_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.wire.session.TIMEOUT_S", 0.2)
     async with raw(served, WORKER) as worker:
         assert await worker.closed() == (4003, "nothing was received for 50 s")

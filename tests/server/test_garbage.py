@@ -31,14 +31,14 @@ async def test_young_garbage_goes_and_what_a_full_collection_has_seen_is_frozen(
     monkeypatch.setattr(garbage, "_YOUNG_S", 0.001)
     before, gone = gc.get_threshold(), trio.Event()
 
-    class Told(Cycle):
+    class Noting(Cycle):
         def __del__(self) -> None:
             gone.set()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(garbage.control_collection)
         await wait_until(lambda: gc.get_threshold() != before)  # what is there by then is not looked at
-        Told()
+        Noting()
         await gone.wait()
         gc.collect()
         frozen = gc.get_freeze_count()

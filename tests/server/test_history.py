@@ -1,4 +1,4 @@
-"""What operators are told of a queue's last hours, by any server; and how servers add to it."""
+"""A queue's last hours, as any server shows them to operators; and how servers add to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ async def ask(operator: Raw, **body: Any) -> Any:
     return await operator.ask("history", queue="q", **body)
 
 
-async def test_what_happened_is_told_once_it_was_added(served: Served, ada: Raw, operator: Raw, worker: Raw) -> None:
+async def test_what_happened_is_reported_once_it_was_added(
+    served: Served, ada: Raw, operator: Raw, worker: Raw
+) -> None:
     assert (await ask(operator))["times_ms"] == []
     await worker.attach("q")
     await ada.enqueue("q", ["a", "b", "c"])
@@ -36,18 +38,18 @@ async def test_what_happened_is_told_once_it_was_added(served: Served, ada: Raw,
     await worker.pushed()
     await served.app.recorder.flush()
     for period, (step_s, _) in STEPS.items():
-        told = await ask(operator, period=period)
-        assert told["step_ms"] == step_s * 1000
-        totals = {name: told["totals"][name] for name in ("enqueued", "started", "done", "failed", "dead")}
+        found = await ask(operator, period=period)
+        assert found["step_ms"] == step_s * 1000
+        totals = {name: found["totals"][name] for name in ("enqueued", "started", "done", "failed", "dead")}
         assert totals == {"enqueued": 3, "started": 3, "done": 1, "failed": 1, "dead": 0}
         for name in totals:
-            assert sum(told["queue"][name]) == totals[name]
-        (row,) = told["tenants"]
+            assert sum(found["queue"][name]) == totals[name]
+        (row,) = found["tenants"]
         assert (row["tenant"], sum(row["started"]), row["totals"]["failed"]) == ("ada", 3, 1)
         assert row["totals"]["delivered_part"] == 1.0
-        assert told["totals"]["p99_ms"] is not None
-        columns = [*told["queue"].values(), *(row[name] for name in row if name not in ("tenant", "totals"))]
-        assert {len(column) for column in columns} == {len(told["times_ms"])}
+        assert found["totals"]["p99_ms"] is not None
+        columns = [*found["queue"].values(), *(row[name] for name in row if name not in ("tenant", "totals"))]
+        assert {len(column) for column in columns} == {len(found["times_ms"])}
 
 
 async def test_any_server_tells_what_all_have_counted(server_store: str) -> None:
@@ -63,8 +65,8 @@ async def test_any_server_tells_what_all_have_counted(server_store: str) -> None
         await bob.enqueue("q", ["a", "b"])
         await one.app.recorder.flush()
         await two.app.recorder.flush()
-        told = [await ask(each) for each in (operator, other)]
-    for each in told:
+        found = [await ask(each) for each in (operator, other)]
+    for each in found:
         assert each["totals"]["enqueued"] == 3
         assert {row["tenant"]: row["totals"]["enqueued"] for row in each["tenants"]} == {"ada": 1, "bob": 2}
 
@@ -77,7 +79,7 @@ async def test_a_server_that_stops_adds_what_it_has_counted(server_store: str) -
         assert (await ask(operator))["totals"]["enqueued"] == 1
 
 
-async def test_a_call_that_fails_is_not_repeated_and_told(
+async def test_a_call_that_fails_is_reported_and_not_repeated(
     served: Served, monkeypatch: pytest.MonkeyPatch, ada: Raw, operator: Raw
 ) -> None:
     async def away(*_: Any) -> bool:
@@ -94,8 +96,8 @@ async def test_a_call_that_fails_is_not_repeated_and_told(
     assert (await ask(operator))["times_ms"] == []
     await ada.enqueue("q", ["b"])
     await recorder.flush()
-    told = (await ask(operator))["totals"]
-    assert (told["enqueued"], told["started"]) == (2, 0), "the store counts what is enqueued"
+    found = (await ask(operator))["totals"]
+    assert (found["enqueued"], found["started"]) == (2, 0), "the store counts what is enqueued"
 
 
 async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +157,7 @@ def test_columns_have_no_gaps_and_parts_are_of_all_that_was_given_in_each_interv
     assert (bob.p50_ms, found.totals.started) == ([3, None, 3, None], 6)
 
 
-def test_the_tenants_with_the_most_service_are_told_and_the_others_as_one() -> None:
+def test_the_tenants_with_the_most_service_are_reported_and_the_others_as_one() -> None:
     many = slot(1, **{f"t{n:02}": (1, float(n)) for n in range(30)}, **{OTHERS: (9, 100.0)})
     found = summed([many], 10_000, 15_000)
     assert [row.tenant for row in found.tenants] == [*(f"t{n}" for n in range(29, 29 - NAMED, -1)), OTHERS]

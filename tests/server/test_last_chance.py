@@ -28,7 +28,7 @@ async def lose(served: Served, count: int, waiting: int = 0) -> None:
     await end_grace(served)
 
 
-async def told(served: Served, *ids: str) -> list[tuple[str, int]]:
+async def states_and_losses(served: Served, *ids: str) -> list[tuple[str, int]]:
     """Read states and lost leases of ada's tasks."""
     found = await served.app.store.tasks("q", [f"ada/{id}" for id in ids])
     return [(state.state, state.lost_leases) for state in found]
@@ -42,7 +42,7 @@ async def suspected(store: str, *ids: str, **settings: int) -> AsyncIterator[tup
             await operator.ask("configure", queue="q", settings={"max_lost_leases": 2, **settings})
         await ada.enqueue("q", ids)
         await lose(served, len(ids))
-        assert await told(served, *ids) == [("ready", 1)] * len(ids)
+        assert await states_and_losses(served, *ids) == [("ready", 1)] * len(ids)
         yield served, ada
 
 
@@ -99,7 +99,7 @@ async def test_one_waits_until_its_worker_holds_nothing(server_store: str) -> No
 async def test_it_alone_is_dead_when_the_process_dies_again(server_store: str) -> None:
     async with suspected(server_store, "a", "b") as (served, _):
         await lose(served, 1, waiting=1)
-        assert sorted(await told(served, "a", "b")) == [("dead", 2), ("ready", 1)]
+        assert sorted(await states_and_losses(served, "a", "b")) == [("dead", 2), ("ready", 1)]
         (dead,) = (await served.app.store.dead("q")).letters
         assert (dead.reason, dead.lost_leases) == ("lease_lost", 2)
 
@@ -128,7 +128,7 @@ async def test_a_lost_lease_beside_others_is_never_the_last(server_store: str) -
             await operator.ask("configure", queue="q", settings={"max_lost_leases": 2})
         await wait_until(lambda: bool(served.app.leases.kept))
         await end_grace(served)
-        assert [lost for _, lost in await told(served, "a", "b")] == [1, 1]
+        assert [lost for _, lost in await states_and_losses(served, "a", "b")] == [1, 1]
 
 
 async def cancel(served: Served, ada: Raw, worker: Raw) -> None:
@@ -163,11 +163,11 @@ async def test_one_that_waits_goes_back(server_store: str, way: Callable[[Served
         await way(served, ada, worker)
 
         async def is_back() -> bool:
-            return (await told(served, "b"))[0][0] == WAYS[way]
+            return (await states_and_losses(served, "b"))[0][0] == WAYS[way]
 
         await wait_until(is_back)
         assert first["id"] == "a"
-        assert (await told(served, "b"))[0][1] in (0, 1)
+        assert (await states_and_losses(served, "b"))[0][1] in (0, 1)
 
 
 async def test_its_lease_goes_on_while_it_waits(server_store: str) -> None:
@@ -194,4 +194,4 @@ async def test_a_process_that_is_back_has_not_died(server_store: str, where: str
         async with raw(one if where == "the same server" else two, WORKER) as again:
             await again.attach("q", credit=0, name="mill", started_at_ms=run)
             await wait_until(lambda: not one.app.leases.kept)
-            assert await told(one, "a") == [("ready", lost)]
+            assert await states_and_losses(one, "a") == [("ready", lost)]

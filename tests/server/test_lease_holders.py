@@ -1,4 +1,4 @@
-"""Which worker holds a task, and which tasks a worker holds: told at any server, whichever it is attached to."""
+"""Which worker holds a task, and which tasks a worker holds: any server knows, whichever it is attached to."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ async def test_a_task_tells_its_worker_and_a_worker_its_tasks(where: str, one: S
         numbers = await holding(one, worker, "a", "b", started=1, listed_by=operator)
         assert [row["worker"] for row in await states(operator, "ada/a", "ada/b")] == ["mill", "mill"]
         assert [row["worker"] for row in await states(ada, "a")] == ["mill"]
-        told = await operator.ask("worker_tasks", worker="mill")
-        (row,) = told["workers"]
+        answer = await operator.ask("worker_tasks", worker="mill")
+        (row,) = answer["workers"]
         assert (row["worker"], row["server"], row["queues"], row["held"]) == ("mill", one.app.name, ["q"], 2)
-        assert sorted((task["id"], task["queue"], task["tenant"], task["attempt"]) for task in told["tasks"]) == [
+        assert sorted((task["id"], task["queue"], task["tenant"], task["attempt"]) for task in answer["tasks"]) == [
             ("ada/a", "q", "ada", 1),
             ("ada/b", "q", "ada", 1),
         ]
-        assert {task["leased_at_ms"] for task in told["tasks"]} == {leased_at_ms(lease) for lease in numbers.values()}
-        assert {(task["server"], task["attached_at_ms"]) for task in told["tasks"]} == {
+        assert {task["leased_at_ms"] for task in answer["tasks"]} == {leased_at_ms(lease) for lease in numbers.values()}
+        assert {(task["server"], task["attached_at_ms"]) for task in answer["tasks"]} == {
             (one.app.name, row["attached_at_ms"])
         }
-        assert told["unanswered"] == []
+        assert answer["unanswered"] == []
 
 
 async def test_what_waits_or_has_ended_has_no_worker(one: Served, two: Served) -> None:
@@ -90,9 +90,9 @@ async def test_the_worker_is_the_one_that_brought_the_lease_to_another_server(on
             async with raw(served, OPERATOR) as operator:
                 await wait_until(lambda: is_listed_at(operator, two))
                 assert (await states(operator, "ada/a"))[0]["worker"] == "mill"
-                told = await operator.ask("worker_tasks", worker="mill")
-                assert [row["server"] for row in told["workers"]] == [two.app.name]
-                assert [(task["id"], task["server"]) for task in told["tasks"]] == [("ada/a", two.app.name)]
+                answer = await operator.ask("worker_tasks", worker="mill")
+                assert [row["server"] for row in answer["workers"]] == [two.app.name]
+                assert [(task["id"], task["server"]) for task in answer["tasks"]] == [("ada/a", two.app.name)]
 
 
 async def is_listed_at(operator: Raw, served: Served) -> bool:
@@ -107,7 +107,7 @@ async def test_an_old_holder_is_not_named_for_a_newer_lease(served: Served, work
     assert await served.app.lease_holders.names([held, newer]) == {held: "mill"}
 
 
-async def test_two_workers_of_one_name_are_told_apart(one: Served, two: Served) -> None:
+async def test_two_workers_of_one_name_are_distinguished(one: Served, two: Served) -> None:
     """They have no common start, so that neither takes the name from the other."""
     async with raw(one, WORKER) as here, raw(two, WORKER) as there, raw(two, OPERATOR) as operator:
         await holding(one, here, "a", started=0, name="mill")
@@ -117,9 +117,9 @@ async def test_two_workers_of_one_name_are_told_apart(one: Served, two: Served) 
             return len((await operator.ask("workers"))["workers"]) == 2
 
         await wait_until(are_listed)
-        told = await operator.ask("worker_tasks", worker="mill")
-        assert sorted(row["server"] for row in told["workers"]) == sorted([one.app.name, two.app.name])
-        assert [(task["id"], task["server"]) for task in told["tasks"]] == [
+        answer = await operator.ask("worker_tasks", worker="mill")
+        assert sorted(row["server"] for row in answer["workers"]) == sorted([one.app.name, two.app.name])
+        assert [(task["id"], task["server"]) for task in answer["tasks"]] == [
             ("ada/a", one.app.name),
             ("ada/b", two.app.name),
         ]
@@ -135,10 +135,10 @@ async def test_a_server_that_does_not_answer_leaves_its_workers_tasks_unknown(
         await holding(two, near, "b", started=1, name="near")
         silence(monkeypatch, one)
         assert [row.get("worker") for row in await states(operator, "ada/a", "ada/b")] == [None, "near"]
-        told = await operator.ask("worker_tasks", worker="far")
-        assert [row["worker"] for row in told["workers"]] == ["far"]
-        assert (told["tasks"], told["unanswered"]) == ([], [one.app.name])
-        for queue, names in ("q", ["far"]), ("other", []):  # what a token of one queue is told
+        answer = await operator.ask("worker_tasks", worker="far")
+        assert [row["worker"] for row in answer["workers"]] == ["far"]
+        assert (answer["tasks"], answer["unanswered"]) == ([], [one.app.name])
+        for queue, names in ("q", ["far"]), ("other", []):  # what a token of one queue may see
             found = await two.app.worker_registry.named("far", 1, [queue])
             assert [row.worker for row in found.workers] == names
 
@@ -219,9 +219,9 @@ async def test_a_worker_is_found_among_thousands(served: Served, worker: Raw, op
         other.name, other.queues, other.attached_at_ms = "mill", ("q",), number
         other.account.held = {("q", f"ada/none-{number}"): number + 1}
         crowd.add(other)
-    told = await operator.ask("worker_tasks", worker="mill", count=500)
-    assert [row["attached_at_ms"] for row in told["workers"]] == list(range(500))
-    assert told["tasks"] == []  # the oldest leases are not in the store
+    answer = await operator.ask("worker_tasks", worker="mill", count=500)
+    assert [row["attached_at_ms"] for row in answer["workers"]] == list(range(500))
+    assert answer["tasks"] == []  # the oldest leases are not in the store
     assert (await states(operator, "ada/a"))[0]["worker"] == "mill"
     crowd.intersection_update({connection})
 
@@ -318,7 +318,7 @@ async def test_the_time_of_a_lease_is_that_of_the_library(served: Served) -> Non
         assert abs(now_ms - leased_at_ms(numbers["a"])) < 60_000
 
 
-async def test_a_queue_whose_tasks_no_worker_takes_is_told(one: Served, two: Served) -> None:
+async def test_a_queue_whose_tasks_no_worker_takes_is_reported(one: Served, two: Served) -> None:
     async with raw(one, tenant("ada")) as ada, raw(one, OPERATOR) as operator:
         await operator.ask("configure", queue="q", settings={"reserve": 0})
         assert queue_row(await operator.ask("queues"), "q")["takers"] == "", "it is empty"
@@ -339,7 +339,7 @@ async def test_a_draining_worker_takes_no_tasks(served: Served, worker: Raw, ada
     assert queue_row(await operator.ask("queues"), "q")["takers"] == "none"
 
 
-async def test_unknown_is_not_told_as_none(monkeypatch: pytest.MonkeyPatch, one: Served, two: Served) -> None:
+async def test_unknown_is_not_reported_as_none(monkeypatch: pytest.MonkeyPatch, one: Served, two: Served) -> None:
     """A server does not answer."""
     async with (
         raw(one, WORKER) as far,
@@ -365,7 +365,7 @@ async def test_slots_of_a_server_whose_list_is_missing_leave_it_unknown(
 ) -> None:
     """A full store takes no lists, but passes messages on."""
     await ada.enqueue("q", ["a"])
-    for slots, told in ([2, 2.0], "unknown"), ([0, 0.0], "none"):
+    for slots, found in ([2, 2.0], "unknown"), ([0, 0.0], "none"):
         said = {"server": "full", "slots": {"q": slots}}
         served.app.worker_registry.on_announcement(orjson.dumps(said).decode())
-        assert queue_row(await operator.ask("queues"), "q")["takers"] == told
+        assert queue_row(await operator.ask("queues"), "q")["takers"] == found

@@ -159,7 +159,7 @@ async def test_links_arrive_at_once_and_wake_a_worker_of_their_queue(served: Ser
         assert await worker.settle("q", "ack", task, links=links) == ["ok"]
         assert {task["full_id"] for task in await after.pushed(3)} == {"ada/link", "ada/late", "ada/large"}
         assert await worker.settle("q", "ack", task, links=[{**LINK, "id": "more"}]) == ["gone"]
-        assert (await served.app.store.queue("next")).enqueued == 3, "an end that is told again links nothing"
+        assert (await served.app.store.queue("next")).enqueued == 3, "a repeated settlement links nothing"
 
 
 @pytest.mark.usefixtures("no_polls")

@@ -333,7 +333,7 @@ async def test_a_few_tls_handshakes_go_on_in_one_turn(
     assert max(Counter(went_on.values()).values()) <= TLS_PER_TURN
 
 
-async def test_a_forbidden_client_is_told_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forbidden_client_learns_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.wire.websocket.SUBPROTOCOL", "fairq.v0")
     with pytest.raises(Forbidden, match="subprotocol"):
         async with raw(served, OPERATOR):

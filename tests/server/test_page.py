@@ -19,7 +19,7 @@ from tests.test_documents import PROTOCOL
 
 from .harness import WORKER, Raw, raw, tenant, url_of
 from .refusals import good
-from .test_refusals import NOT_YOURS, told
+from .test_refusals import NOT_YOURS, answer_to
 
 NOBODY: dict[str, tuple[dict[str, Any], Any]] = {
     "tenants": ({"queue": "none"}, "not_found"),
@@ -43,9 +43,9 @@ NOBODY: dict[str, tuple[dict[str, Any], Any]] = {
 async def test_names_that_nothing_has_are_answered_as_the_page_says(served: Served, operator: Raw) -> None:
     async with raw(served, tenant("bob")) as bob:
         for verb, answer in NOT_YOURS.items():
-            assert await told(bob, verb, good(verb, Role.TENANT) | {"queue": "nowhere"}) == answer, verb
+            assert await answer_to(bob, verb, good(verb, Role.TENANT) | {"queue": "nowhere"}) == answer, verb
     for verb, (body, expected) in NOBODY.items():
-        answer = await told(operator, verb.partition(",")[0], body)
+        answer = await answer_to(operator, verb.partition(",")[0], body)
         assert (answer if isinstance(answer, dict) else answer[0]) == expected, verb
     assert (await operator.ask("audit", token="nobody"))["cursor"] is None
 

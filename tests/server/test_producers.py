@@ -1,4 +1,4 @@
-"""Frames of producers: whose tasks they hold, and how a tenant's refusal is told."""
+"""Frames of producers: whose tasks they hold, and how a tenant's refusal is reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_a_frame_or_each_task_names_the_tenant(served: Served) -> None:
             await shop.ask("enqueue", queue="q", tasks=[task("a", tenant="zoo"), task("b")])
 
 
-async def test_a_refused_tenant_is_told_beside_the_outcomes(served: Served, operator: Raw) -> None:
+async def test_a_refused_tenant_is_shown_beside_the_outcomes(served: Served, operator: Raw) -> None:
     async with raw(served, PRODUCER) as shop:
         await operator.ask("set_limits", queue="q", tenant="full", limits={"queued": 1})
         tasks = [

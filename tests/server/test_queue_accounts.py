@@ -138,10 +138,10 @@ def test_nobody_starves_at_the_smallest_weight() -> None:
     st.integers(0, 200),
     st.floats(0, 1e6),
 )
-def test_all_free_slots_go_to_queues_that_wait(told: list[tuple[float, bool, int]], free: int, now: float) -> None:
-    accounts, names = QueueAccounts(), [f"q{n}" for n in range(len(told))]
+def test_all_free_slots_go_to_queues_that_wait(rows: list[tuple[float, bool, int]], free: int, now: float) -> None:
+    accounts, names = QueueAccounts(), [f"q{n}" for n in range(len(rows))]
     accounts.join(names)
-    for name, (weight, is_waiting, running) in zip(names, told, strict=True):
+    for name, (weight, is_waiting, running) in zip(names, rows, strict=True):
         accounts.set_weight(name, weight, now)
         accounts.charge(name, running, now, now)
         accounts.set_waiting(name, is_waiting, now)
@@ -150,7 +150,7 @@ def test_all_free_slots_go_to_queues_that_wait(told: list[tuple[float, bool, int
     assert parts.keys() == set(waiting)
     assert sum(parts.values()) == (free if waiting else 0)
     assert min(parts.values(), default=0) >= 0
-    if free >= len(told) and len({weight for weight, *_ in told}) == 1 and not any(running for *_, running in told):
+    if free >= len(rows) and len({weight for weight, *_ in rows}) == 1 and not any(running for *_, running in rows):
         assert max(parts.values(), default=0) - min(parts.values(), default=0) <= 1
 
 

@@ -65,7 +65,7 @@ class World:
         return self.attaching if verb == "attach" else self.by_role[role]
 
     def contents(self, but: bytes = b"fq:servers") -> dict[bytes, bytes]:
-        """Dump the store's keys, but for what connections leave there, and keys that begin as told."""
+        """Dump the store's keys, but for what connections leave there, and keys with these prefixes."""
         left_out = (but, *LEFT_BY_CONNECTIONS)
         names = [name for name in self.client.scan_iter(count=1000) if not name.startswith(left_out)]
         with self.client.pipeline(transaction=False) as pipeline:
@@ -296,15 +296,15 @@ async def test_what_is_another_tenants_looks_as_if_it_were_not_there(served: Ser
     async with open_world(served, server_store) as world, raw(served, tenant("bob")) as bob:
         before = world.contents()
         for verb, answer in NOT_YOURS.items():
-            assert await told(bob, verb, good(verb, TENANT)) == answer, verb
+            assert await answer_to(bob, verb, good(verb, TENANT)) == answer, verb
         in_adas_batch = put(good("enqueue", TENANT), "tasks.batch", "open")
-        assert await told(bob, "enqueue", in_adas_batch) == ("not_found", "batch")
+        assert await answer_to(bob, "enqueue", in_adas_batch) == ("not_found", "batch")
         after = world.contents()
         assert {name for name in after if after[name] != before.get(name)} <= {b"fq:{q/0}:queue"}  # its clock
         assert after.keys() == before.keys()
 
 
-async def told(client: Raw, verb: str, body: dict[str, Any]) -> Answer:
+async def answer_to(client: Raw, verb: str, body: dict[str, Any]) -> Answer:
     """Return the body of a reply, or code and field of a refusal."""
     try:
         return await client.ask(verb, **body)
@@ -333,7 +333,7 @@ async def check_limited(served: Served, world: World, role: Role) -> None:
     before = world.contents(but=b"fq:{other/0}")
     async with raw(served, token) as limited:
         if role is WORKER:
-            assert await told(limited, "attach", good("attach", role)) == ("forbidden", "queues")
+            assert await answer_to(limited, "attach", good("attach", role)) == ("forbidden", "queues")
             await limited.attach("other")
         for verb in REQUESTS:
             if role not in of(verb) or verb in {"attach", *OF_NO_QUEUE}:
@@ -341,5 +341,5 @@ async def check_limited(served: Served, world: World, role: Role) -> None:
             expected: Answer = EMPTY.get(verb) or ("forbidden", "type" if verb in UNLIMITED else "queue")
             if role is WORKER and verb not in ("webhooks", "enqueue_from", "batch_results"):
                 expected = ("bad_request", "queue")  # it is not attached to it
-            assert await told(limited, verb, good(verb, role)) == expected, verb
+            assert await answer_to(limited, verb, good(verb, role)) == expected, verb
     assert world.contents(but=b"fq:{other/0}") == before

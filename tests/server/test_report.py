@@ -27,7 +27,7 @@ async def check_report(ada: Raw, cause: str) -> None:
     assert report["p99_ms"] >= HOLD_MS
 
 
-async def test_time_while_the_tenant_was_paused_is_told(
+async def test_time_while_the_tenant_was_paused_is_reported(
     served: Served, store_clock: StoreClock, ada: Raw, operator: Raw, worker: Raw
 ) -> None:
     await worker.attach("q")
@@ -39,7 +39,9 @@ async def test_time_while_the_tenant_was_paused_is_told(
     await check_report(ada, "paused")
 
 
-async def test_time_without_a_worker_is_told(served: Served, store_clock: StoreClock, ada: Raw, worker: Raw) -> None:
+async def test_time_without_a_worker_is_reported(
+    served: Served, store_clock: StoreClock, ada: Raw, worker: Raw
+) -> None:
     await ada.enqueue("q", ["a"])
     store_clock.move(store_clock.now_ms + HOLD_MS, served)
     await worker.attach("q")
@@ -47,7 +49,7 @@ async def test_time_without_a_worker_is_told(served: Served, store_clock: StoreC
     await check_report(ada, "no_worker")
 
 
-async def test_time_for_which_another_tenant_had_the_slot_is_told(
+async def test_time_for_which_another_tenant_had_the_slot_is_reported(
     served: Served, store_clock: StoreClock, ada: Raw, bob: Raw, worker: Raw
 ) -> None:
     await worker.attach("q")
@@ -60,7 +62,7 @@ async def test_time_for_which_another_tenant_had_the_slot_is_told(
     await check_report(ada, "share")
 
 
-async def test_the_share_is_told_as_all_servers_have_added_it(served: Served) -> None:
+async def test_the_share_is_shown_as_all_servers_have_added_it(served: Served) -> None:
     async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as worker:
         await operator.ask("configure", queue="q", settings={"share": "count"})
         await worker.attach("q")

@@ -1,4 +1,4 @@
-"""Kept slots on real servers: who says how many slots there are, and who is told when there is room."""
+"""Kept slots on real servers: which claims say how many slots there are, and which servers learn that there is room."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.store.waiting import wait_until
 from .harness import OPERATOR, WORKER, Raw, noted_calls, raw, running
 
 
-async def slots_told(operator: Raw) -> tuple[int, int, int]:
+async def slots_of_queue(operator: Raw) -> tuple[int, int, int]:
     """Ask for the slots of queue q, those that are kept, and those that are idle."""
     (row,) = (await operator.ask("queues", queue="q"))["queues"]
     return row["slots"], row["kept"], row["idle"]
@@ -34,7 +34,7 @@ async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: py
         async with raw(one, WORKER) as worker:
             await worker.attach("q", "r", credit=7)
             await wait_until(lambda: two.app.queues.count_slots("q") == 7)
-            assert (await slots_told(operator))[:2] == (7, 2)
+            assert (await slots_of_queue(operator))[:2] == (7, 2)
             async with raw(two, WORKER) as another:
                 await another.attach("q", credit=4, name="another")
                 await wait_until(lambda: one.app.queues.count_slots("q") == 11)
@@ -47,7 +47,7 @@ async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: py
         await wait_until(lambda: two.app.queues.count_slots("q") == 0)
 
 
-async def test_a_server_that_begins_is_told_the_slots_of_others(
+async def test_a_server_that_begins_gets_the_slots_of_others(
     one: Served, server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_registry, "_WRITE_S", 3_600.0)
@@ -84,11 +84,11 @@ async def test_slots_that_queues_share_are_not_to_be_added_up(
         for served in one, two:
             operator = await stack.enter_async_context(raw(served, OPERATOR))
 
-            async def is_told(operator: Raw = operator) -> bool:
+            async def is_shown(operator: Raw = operator) -> bool:
                 (row,) = (await operator.ask("queues", queue="q"))["queues"] or [{"workers": 0}]
                 return row["workers"] == many and say_slots(row) == said
 
-            await wait_until(is_told)
+            await wait_until(is_shown)
 
 
 async def test_a_slot_that_a_task_of_another_queue_has_is_not_idle(one: Served, two: Served, ada: Raw) -> None:

@@ -224,7 +224,7 @@ async def test_schedules_and_opening_hours_wait_while_the_stores_clock_is_ahead(
     now_ms, year_ms = store_clock.now_ms, 365 * 86_400_000
     fires = (await ada.ask("schedule", **NIGHTLY))["fires_at_ms"]
     hours = {"queue": "q", "tenant": "ada", "opening_hours": daily(now_ms, 60, 120)}
-    told = await operator.ask("set_opening_hours", **hours)
+    answer = await operator.ask("set_opening_hours", **hours)
     store_clock.now_ms, store_clock.ahead_ms = now_ms + year_ms, year_ms
     with capture_logs() as logs:
         due, _ = await served.app.ticker._tick("q")
@@ -233,4 +233,4 @@ async def test_schedules_and_opening_hours_wait_while_the_stores_clock_is_ahead(
     store_clock.now_ms, store_clock.ahead_ms = now_ms, 0
     assert (await row_of(ada, "nightly"))["next_at_ms"] == fires[0]
     _, (found,) = await served.app.store.opening_hours("q", ["ada"])
-    assert (found.changes_at_ms, due) == (told["changes_at_ms"], FLOOR_S)
+    assert (found.changes_at_ms, due) == (answer["changes_at_ms"], FLOOR_S)

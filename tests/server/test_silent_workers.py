@@ -1,4 +1,4 @@
-"""Workers from which nothing comes: who they are and what they hold is told everywhere, until they are back or gone."""
+"""Workers from which nothing comes: every server lists them and their tasks, until they are back or gone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def row_of(operator: Raw, name: str = "mill") -> dict[str, Any]:
     return next((row for row in rows if row["worker"] == name), {})
 
 
-async def told(operator: Raw, is_it: Callable[[dict[str, Any]], object]) -> None:
+async def wait_for_row(operator: Raw, is_it: Callable[[dict[str, Any]], object]) -> None:
     """Wait until the list of workers has it."""
 
     async def look() -> bool:
@@ -63,15 +63,15 @@ async def hold(served: Served, worker: Raw, ids: list[str], lease_ms: int = 3_60
 
 
 @WHERE
-async def test_a_silent_worker_is_told_and_gets_no_tasks_until_it_is_heard_again(
+async def test_a_silent_worker_is_reported_and_gets_no_tasks_until_it_is_heard_again(
     where: str, one: Served, two: Served
 ) -> None:
     with capture_logs() as lines:
         async with raw(one, WORKER) as worker, raw(one if "same" in where else two, OPERATOR) as operator:
             await hold(one, worker, ["a", "b"])
-            await told(operator, lambda row: row.get("silent_ms") == 0)
+            await wait_for_row(operator, lambda row: row.get("silent_ms") == 0)
             let_pass(one, SILENT_S)
-            await told(operator, lambda row: row["silent_ms"] > 0)
+            await wait_for_row(operator, lambda row: row["silent_ms"] > 0)
             await wait_until(lambda: any(line["event"] == "worker is silent" for line in lines))
             (row,) = (await operator.ask("queues", queue="q"))["queues"]
             assert [(each["worker"], each["held"], each["lost"]) for each in row["silent"]] == [("mill", 2, 0)]
@@ -94,7 +94,7 @@ async def test_tasks_that_a_silent_worker_lost_are_counted(one: Served, operator
         async with raw(one, WORKER) as worker:
             await hold(one, worker, ["a", "b", "c"], lease_ms=200)
             let_pass(one, SILENT_S)
-            await told(operator, lambda row: row.get("silent_ms") and (row["held"], row["lost"]) == (0, 3))
+            await wait_for_row(operator, lambda row: row.get("silent_ms") and (row["held"], row["lost"]) == (0, 3))
             await wait_until(lambda: sum(line["tasks"] for line in lines if line["event"] == LOST) == 3)
 
 
@@ -111,7 +111,7 @@ async def test_one_that_timed_out_stays_until_its_name_is_gone_for_good(
             await worker.closed()
         await wait_until(lambda: bool(one.app.worker_registry.silent.kept))
         await wait_until(lambda: other.app.queues.count_slots("q") == 0)
-        await told(operator, lambda row: row.get("silent_ms") and row["held"] == 2)
+        await wait_for_row(operator, lambda row: row.get("silent_ms") and row["held"] == 2)
         running_ones = (await operator.ask("attempts", queue="q"))["running"]
         assert {each["worker"] for each in running_ones} == {"mill"}
         found = await operator.ask("worker_tasks", worker="mill")
@@ -134,7 +134,7 @@ async def test_one_that_timed_out_stays_until_its_name_is_gone_for_good(
                 case _:
                     let_pass(one, KEEP_S)
             await wait_until(lambda: not one.app.worker_registry.silent.kept)
-            await told(operator, lambda row: not row.get("silent_ms"))
+            await wait_for_row(operator, lambda row: not row.get("silent_ms"))
             assert not one.app.leases.owners or where.startswith("the same")
 
 

@@ -51,7 +51,7 @@ async def cut_off(server_store: str) -> AsyncIterator[tuple[Served, Proxy]]:
         yield served, proxy
 
 
-async def test_requests_under_way_when_the_store_is_lost_are_told_and_may_be_sent_again(
+async def test_requests_under_way_when_the_store_is_lost_fail_and_may_be_sent_again(
     cut_off: tuple[Served, Proxy],
 ) -> None:
     served, proxy = cut_off

@@ -133,7 +133,7 @@ def _ignore(queue: str) -> None:
 
 
 class SlowStore:
-    """Answers ticks when told to."""
+    """Answers ticks on request."""
 
     def __init__(self) -> None:
         self.ticks = 0
@@ -396,6 +396,6 @@ async def test_tasks_that_expire_all_the_time_do_not_fill_the_log(autojump_clock
     with structlog.testing.capture_logs() as lines, trio.move_on_after(seconds):
         await Ticker(store, _ignore).run()  # type: ignore[arg-type]
     assert store.ticks > 1_000
-    told = [line for line in lines if line["event"] == "tick"]
-    assert len(told) <= LINES_AT_ONCE + LINES_PER_S * seconds
-    assert len(told) + sum(line.get("unlogged", 0) for line in told) > 1_000
+    logged = [line for line in lines if line["event"] == "tick"]
+    assert len(logged) <= LINES_AT_ONCE + LINES_PER_S * seconds
+    assert len(logged) + sum(line.get("unlogged", 0) for line in logged) > 1_000

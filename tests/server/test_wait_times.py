@@ -31,7 +31,7 @@ def lease(ready: int, tenant: str = "ada", *, attempt: int = 1, start: int = 0) 
     return Lease("t", 70, attempt, 5, tenant, ready, start, 0, b"1")
 
 
-def told(wait_times: WaitTimes, now: int = 0, tenant: str = "ada") -> list[dict[WaitCause, int]]:
+def causes_of(wait_times: WaitTimes, now: int = 0, tenant: str = "ada") -> list[dict[WaitCause, int]]:
     """The parts that took any time, of each start."""
     return [{cause: ms for cause, ms in parts.items() if ms} for parts in wait_times.parts(tenant, now)]
 
@@ -59,8 +59,8 @@ def test_parts_sum_to_the_waiting_time(begin: int, end: int, last: int, interval
 def test_parts_sum_to_the_waiting_time_of_any_claims(claims: list[tuple[int, int, list[BlockedInterval]]]) -> None:
     wait_times, wholes = WaitTimes(), []
     for now, waited, intervals in sorted(claims, key=lambda claim: claim[0]):
-        told = [each for each in intervals if each.begin <= each.end <= now]
-        wait_times.claimed(1000 + now, [lease(1000 + now - waited)], told)
+        causes_of = [each for each in intervals if each.begin <= each.end <= now]
+        wait_times.claimed(1000 + now, [lease(1000 + now - waited)], causes_of)
         wholes.append(waited)
     assert [sum(parts.values()) for parts in wait_times.parts("ada", 2000)] == wholes
 
@@ -69,13 +69,13 @@ def test_what_a_tenant_waits_for_behind_its_own_start_is_share_and_before_it_bac
     wait_times = served()
     wait_times.claimed(100, [lease(40)], [])
     wait_times.claimed(300, [lease(50), lease(60)], [])
-    assert told(wait_times) == [{"share": 60}, {"backlog": 50, "share": 200}, {"backlog": 240}]
+    assert causes_of(wait_times) == [{"share": 60}, {"backlog": 50, "share": 200}, {"backlog": 240}]
 
 
 def test_waiting_time_begins_with_the_start_and_later_attempts_have_none() -> None:
     wait_times = served()
     wait_times.claimed(100, [lease(10, start=90), lease(20, attempt=2), lease(30, start=5)], [])
-    assert told(wait_times) == [{"share": 10}, {"backlog": 70}]
+    assert causes_of(wait_times) == [{"share": 10}, {"backlog": 70}]
 
 
 def test_what_kept_the_tenant_out_goes_before_the_rest() -> None:
@@ -83,14 +83,17 @@ def test_what_kept_the_tenant_out_goes_before_the_rest() -> None:
     wait_times.claimed(1000, [lease(0)], [BlockedInterval("ada", "max_running", 200, 900)])
     again = [BlockedInterval("ada", "max_running", 200, 900)]
     wait_times.claimed(1100, [lease(0)], again)  # it counts once
-    assert told(wait_times) == [{"max_running": 700, "share": 300}, {"max_running": 700, "backlog": 300, "share": 100}]
+    assert causes_of(wait_times) == [
+        {"max_running": 700, "share": 300},
+        {"max_running": 700, "backlog": 300, "share": 100},
+    ]
 
 
 def test_times_of_one_cause_that_follow_each_other_are_one() -> None:
     wait_times = served()
     for n in range(200):
         wait_times.claimed(n * 200 + 199, [lease(0)], [BlockedInterval("ada", "rate", n * 200, n * 200 + 198)])
-    assert told(wait_times)[-1]["rate"] == 199 * 200 + 198
+    assert causes_of(wait_times)[-1]["rate"] == 199 * 200 + 198
 
 
 def test_the_time_without_a_worker_is_nobodys() -> None:
@@ -98,7 +101,7 @@ def test_the_time_without_a_worker_is_nobodys() -> None:
     wait_times.claimed(100, [lease(40)], [])
     wait_times.left(200)
     wait_times.claimed(500, [lease(150)], [])
-    assert told(wait_times) == [{"no_worker": 60}, {"no_worker": 300, "share": 50}]
+    assert causes_of(wait_times) == [{"no_worker": 60}, {"no_worker": 300, "share": 50}]
 
 
 def test_the_time_for_which_claims_saw_the_queue_blocked_is_that() -> None:
@@ -107,7 +110,7 @@ def test_the_time_for_which_claims_saw_the_queue_blocked_is_that() -> None:
         wait_times.claimed(now, [], [BlockedInterval("", "paused", now, now)])
     wait_times.claimed(400, [], [BlockedInterval("", "closed", 400, 400)])
     wait_times.claimed(500, [lease(50)], [])
-    assert told(wait_times) == [{"paused": 300, "closed": 100, "share": 50}]
+    assert causes_of(wait_times) == [{"paused": 300, "closed": 100, "share": 50}]
 
 
 def test_what_is_kept_has_bounds() -> None:

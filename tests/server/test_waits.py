@@ -69,7 +69,7 @@ async def begin(ada: Raw, *ids: str, timeout_ms: int = 60_000) -> None:
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_each_end_is_told_when_it_happens_and_only_that_task_is_read(
+async def test_each_end_is_reported_when_it_happens_and_only_that_task_is_read(
     served: Served, read_ids: list[list[str]]
 ) -> None:
     async with raw(served, tenant("ada")) as ada:
@@ -148,7 +148,7 @@ async def test_a_server_that_stops_tells_what_it_knows_first(served: Served, rea
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_each_id_counts_until_its_end_is_told(served: Served, ada: Raw) -> None:
+async def test_each_id_counts_until_its_end_is_reported(served: Served, ada: Raw) -> None:
     (ids, more), most = (IDS[:250], IDS[250:]), MAX_WAITING // 250
     await add(served, *ids)
     for ref in range(most):

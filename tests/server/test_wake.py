@@ -136,7 +136,7 @@ async def test_more_tasks_than_a_server_has_slots_for_wake_all(server_store: str
 
 
 @pytest.mark.parametrize("goes", ["to another queue", "with its worker"])
-async def test_tasks_whose_room_has_gone_are_told_to_the_others(goes: str, one: Served, two: Served) -> None:
+async def test_tasks_whose_room_has_gone_are_announced_to_the_others(goes: str, one: Served, two: Served) -> None:
     """The one worker of the server at which they come has a place for either of two queues."""
     async with raw(one, tenant("ada")) as ada, raw(one, WORKER) as near, raw(two, WORKER) as far:
         queues = {"made-a": "a", "made-b": "b"}

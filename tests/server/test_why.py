@@ -1,4 +1,4 @@
-"""Why a task waits, through the server: which workers count, and who is told what; tests/lua has each cause."""
+"""Why a task waits, through the server: which workers count, and what each role may see; tests/lua has each cause."""
 
 from __future__ import annotations
 
@@ -36,15 +36,17 @@ async def test_queues_that_workers_serve_are_named_the_nearest_first_where_none_
         await client.enqueue(queue, ["t0", "t"])
     await worker.attach("adas", "bobs", "emails", "unmade", credit=2)
 
-    async def told(client: Raw, id: str) -> list[str]:
+    async def served_queues(client: Raw, id: str) -> list[str]:
         found = await client.ask("why", queue="emials", id=id)
         assert found["causes"] == ["no_worker"]
         return list(found.get("served", ()))
 
-    assert await told(ada, "t0") == ["emails", "adas", "unmade"], "another tenant's queue is none of its business"
-    assert await told(operator, "ada/t0") == ["emails", "adas", "bobs", "unmade"]
+    assert await served_queues(ada, "t0") == ["emails", "adas", "unmade"], (
+        "another tenant's queue is none of its business"
+    )
+    assert await served_queues(operator, "ada/t0") == ["emails", "adas", "bobs", "unmade"]
     async with raw(served, PRODUCER) as producer:
-        assert await told(producer, "ada/t0") == ["emails", "adas", "bobs", "unmade"]
+        assert await served_queues(producer, "ada/t0") == ["emails", "adas", "bobs", "unmade"]
     assert "served" not in await ada.ask("why", queue="adas", id="t")
 
 
@@ -80,10 +82,10 @@ async def test_a_batch_that_is_not_complete_says_why(served: Served, worker: Raw
             with pytest.raises(NotYet) as caught:
                 async for _ in batch.watch(every=60, timeout=1):
                     pass
-            told = f"batch {batch.id} is not complete: 1 of 2 tasks have ended"
-            assert caught.value.message == f"{told}; task {second.id}: {why}"
+            found = f"batch {batch.id} is not complete: 1 of 2 tasks have ended"
+            assert caught.value.message == f"{found}; task {second.id}: {why}"
             with pytest.raises(NotYet) as caught:
                 await batch.wait(timeout=0.01)
-            assert caught.value.message == told
+            assert caught.value.message == found
             await second.cancel()
             assert (await batch.wait()).cancelled == 2

@@ -91,7 +91,7 @@ def test_a_brought_lease_that_was_renewed_ends_by_time_too() -> None:
     assert not account.held
 
 
-def test_a_lease_lasts_as_long_as_its_worker_was_told_whatever_is_changed() -> None:
+def test_a_lease_lasts_as_long_as_was_announced_to_its_worker_whatever_is_changed() -> None:
     account = WorkerAccount(3)
     account.lease("q", leases("a"), 20.0, 100.0)
     account.lease("q", leases("b"), 2.0, 100.0)  # lease_ms was lowered

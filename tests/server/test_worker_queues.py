@@ -72,7 +72,7 @@ async def test_free_slots_are_divided_by_the_queues_weights_at_once(ada: Raw, wo
     await worker.ask("credit", credit=12)
     tasks += await worker.pushed(2)
     await worker.ask("credit", credit=20)
-    assert {task["id"][0] for task in await worker.pushed(8)} == {"b"}, "the last claim told the weight"
+    assert {task["id"][0] for task in await worker.pushed(8)} == {"b"}, "the last claim brought the weight"
 
 
 @pytest.mark.usefixtures("no_polls")

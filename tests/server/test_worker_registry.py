@@ -119,32 +119,32 @@ async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(one:
         assert (await one.app.store.tasks("q", ["ada/a"]))[0].attempt == 1
 
 
-@pytest.mark.parametrize("number", ["told", "not told, by a full store"])
+@pytest.mark.parametrize("number", ["announced", "kept back, by a full store"])
 async def test_a_late_announcement_does_not_end_the_connection_that_came_after_it(
     monkeypatch: pytest.MonkeyPatch, number: str, one: Served, two: Served
 ) -> None:
     """Nor does a second copy of it. Without a number it is the last word."""
-    tell_workers, told = Workers.tell, list[bytes]()
+    tell_workers, seen = Workers.tell, list[bytes]()
 
     async def note(self: Workers, message: bytes) -> None:
-        told.extend([message] if b'"attached"' in message else [])
+        seen.extend([message] if b'"attached"' in message else [])
         await tell_workers(self, message)
 
     monkeypatch.setattr(Workers, "tell", note)
     async with raw(one, WORKER) as dead, raw(two, WORKER) as again, raw(two, WORKER) as other:
         await holding(one, dead, "a", started=1_000)
-        late = orjson.loads(told[-1])
+        late = orjson.loads(seen[-1])
         await again.attach("q", name="mill", started_at_ms=1_000)
         assert await dead.closed() == SUPERSEDED
         (task,) = await again.pushed()
         await other.attach("q", name="other", started_at_ms=1_000)
-        if number != "told":
+        if number != "announced":
             del late["number"]
         await one.app.store.workers.tell(orjson.dumps(late))
         async with raw(one, WORKER) as heir:
             await heir.attach("q", name="other", started_at_ms=1_000)
         assert await other.closed() == SUPERSEDED, "the announcement after the late one"
-        if number == "told":
+        if number == "announced":
             assert await again.settle("q", "ack", task) == ["ok"]
             await again.quiet()
         else:

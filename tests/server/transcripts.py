@@ -82,7 +82,7 @@ class Stage:
             await self.connections[line.name].send(**self._real(line.frame))
         else:
             frame = await self._next(line.name, line.frame)
-            assert self._told(line.frame, frame) == line.frame, f"{line.text}\nbut it is\n{json.dumps(frame)}"
+            assert self._as_documented(line.frame, frame) == line.frame, f"{line.text}\nbut it is\n{json.dumps(frame)}"
 
     async def _next(self, name: str, wanted: dict[str, Any]) -> dict[str, Any]:
         """Return the next frame of a type, with a ref if it has one; others may come first, and are kept."""
@@ -164,10 +164,10 @@ class Stage:
             }
         return value
 
-    def _told(self, wanted: Any, real: Any) -> Any:
+    def _as_documented(self, wanted: Any, real: Any) -> Any:
         """Put into a server's frame the transcript's own values, each for one value only."""
         if isinstance(wanted, list) and isinstance(real, list):
-            return [self._told(*pair) for pair in zip(wanted, real, strict=False)] + real[len(wanted) :]
+            return [self._as_documented(*pair) for pair in zip(wanted, real, strict=False)] + real[len(wanted) :]
         if not isinstance(wanted, dict) or not isinstance(real, dict):
             return real
         return {
@@ -175,7 +175,7 @@ class Stage:
             if name == "attached_ms"
             else self._stand_for(wanted.get(name), each)
             if name in STANDING_FOR
-            else self._told(wanted.get(name), each)
+            else self._as_documented(wanted.get(name), each)
             for name, each in real.items()
         }
 

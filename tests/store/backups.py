@@ -107,13 +107,13 @@ _INNER = {
 }
 
 
-def _fill(told: dict[str, Any], record: str) -> None:
+def _fill(values: dict[str, Any], record: str) -> None:
     for each in fields_of(record):
         empty = {"settings": {}, "books": None, "options": None, "waits": []}.get(each.name, each.nothing)
         if each.name != "more":
-            told.setdefault(each.name, empty)
-        elif told.get("more") == "":  # a dump leaves it out
-            del told["more"]
+            values.setdefault(each.name, empty)
+        elif values.get("more") == "":  # a dump leaves it out
+            del values["more"]
 
 
 def whole(text: bytes) -> tuple[Any, bytes | None]:

@@ -212,7 +212,7 @@ def test_a_payload_is_read_wherever_json_has_spaces(redis_client: redis.Redis, t
         lines[find("task")] = form
         check(lines)
         (found,) = [
-            told for told in map(load, reloaded(redis_client, lines)) if told[0].get("id") == load(form)[0]["id"]
+            logged for logged in map(load, reloaded(redis_client, lines)) if logged[0].get("id") == load(form)[0]["id"]
         ][:1]
         assert found[1] == payload
 
@@ -285,25 +285,25 @@ VALUES = st.sampled_from([
 VALUES |= st.integers(-1 << 63, (1 << 64) - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20)
 
 
-def paths(told: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def paths(part: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """List the ways to all fields of a line."""
-    items = told.items() if isinstance(told, dict) else enumerate(told) if isinstance(told, list) else ()
+    items = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
     return [path for name, value in items for path in ((*way, name), *paths(value, (*way, name)))]
 
 
 def mutate_field(draw: Callable[[Any], Any], text: bytes) -> bytes:
     line, payload = load(text)
     *way, name = draw(st.sampled_from(paths(line)))
-    told: Any = line
+    found: Any = line
     for each in way:
-        told = told[each]
+        found = found[each]
     match draw(st.sampled_from(("set", "drop", "add"))):
         case "set":
-            told[name] = draw(VALUES)
+            found[name] = draw(VALUES)
         case "drop":
-            del told[name]
-        case _ if isinstance(told, dict):
-            told[draw(st.text(max_size=9) | st.sampled_from(("payload", "more", "name", "tag", "options")))] = draw(
+            del found[name]
+        case _ if isinstance(found, dict):
+            found[draw(st.text(max_size=9) | st.sampled_from(("payload", "more", "name", "tag", "options")))] = draw(
                 VALUES
             )
     return dump(line, payload)
@@ -367,13 +367,13 @@ def as_json(text: bytes) -> Any:
     return [orjson.loads(orjson.dumps(whole_numbers(line), option=orjson.OPT_SORT_KEYS)), repr(payload)]
 
 
-def whole_numbers(told: Any) -> Any:
+def whole_numbers(part: Any) -> Any:
     """Write whole numbers without a point."""
-    if isinstance(told, dict):
-        return {name: whole_numbers(value) for name, value in told.items()}
-    if isinstance(told, list):
-        return [whole_numbers(value) for value in told]
-    return int(told) if isinstance(told, float) and abs(told) < 1 << 53 and told.is_integer() else told
+    if isinstance(part, dict):
+        return {name: whole_numbers(value) for name, value in part.items()}
+    if isinstance(part, list):
+        return [whole_numbers(value) for value in part]
+    return int(part) if isinstance(part, float) and abs(part) < 1 << 53 and part.is_integer() else part
 
 
 def test_a_queue_that_is_being_deleted_is_left_out(redis_client: redis.Redis) -> None:

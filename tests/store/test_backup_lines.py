@@ -57,9 +57,9 @@ def test_a_file_that_is_cut_changed_or_appended_to_is_found() -> None:
 
 @pytest.mark.parametrize("version", [None, [], "x"])
 def test_a_header_without_a_version_is_refused(version: Any) -> None:
-    told = {"fairq_backup": 1, "data_version": version, "made_at": "", "fairq": "", "store": "", "nodes": 1}
+    found = {"fairq_backup": 1, "data_version": version, "made_at": "", "fairq": "", "store": "", "nodes": 1}
     with pytest.raises(BadRequest, match="it has no header"):
-        read_header(orjson.dumps(told))
+        read_header(orjson.dumps(found))
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ async def call_outcome(connection: Connection, *command: str | bytes, into: list
         into.append(type(error))
 
 
-async def test_why_no_connection_is_made_is_told() -> None:
+async def test_why_no_connection_is_made_is_reported() -> None:
     with pytest.raises(OSError, match="all attempts") as caught:
         await trio.open_tcp_stream("127.0.0.1", stores.free_port())
     assert "Connection refused" in cause_of(caught.value)
@@ -96,7 +96,7 @@ async def test_callers_without_a_task_get_their_replies_and_their_failures_reach
     assert [entry["event"] for entry in logs] == ["a coroutine without a task failed"] * 3
 
 
-async def test_callers_without_a_task_are_told_what_is_known_when_the_connection_breaks(store_port: int) -> None:
+async def test_callers_without_a_task_learn_what_is_known_when_the_connection_breaks(store_port: int) -> None:
     got = list[object]()
 
     async def call_again() -> None:
@@ -158,20 +158,20 @@ async def test_a_store_that_does_not_answer_is_noticed_once(
     monkeypatch.setattr("fairq.store.connection.STALL_S", 0.15)
     server = start_store()
 
-    def told(logs: Sequence[Mapping[str, object]]) -> list[object]:
+    def outages(logs: Sequence[Mapping[str, object]]) -> list[object]:
         return [entry["event"] for entry in logs if entry["log_level"] == "warning"]
 
     with trio.fail_after(30), structlog.testing.capture_logs() as logs:
         async with connected(server.port, timeout=30.0) as connection, trio.open_nursery() as nursery:
             for _ in range(2):
                 os.kill(server.pid, signal.SIGSTOP)
-                before = len(told(logs))
+                before = len(outages(logs))
                 for _ in range(5):
                     nursery.start_soon(connection.call, "PING")
-                await wait_until(lambda before=before: len(told(logs)) > before)  # type: ignore[misc]
+                await wait_until(lambda before=before: len(outages(logs)) > before)  # type: ignore[misc]
                 os.kill(server.pid, signal.SIGCONT)
-                await wait_until(lambda before=before: len(told(logs)) > before + 1)  # type: ignore[misc]
-    assert told(logs) == ["store does not answer", "store answers again"] * 2
+                await wait_until(lambda before=before: len(outages(logs)) > before + 1)  # type: ignore[misc]
+    assert outages(logs) == ["store does not answer", "store answers again"] * 2
 
 
 async def test_a_primary_that_was_demoted_is_left(start_store: Callable[..., stores.LocalServer]) -> None:

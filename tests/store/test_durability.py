@@ -66,18 +66,18 @@ async def test_a_server_whose_store_comes_to_be_unsafe_logs_each_cause_once(
     server = start_store()
     with capture_logs() as logs, stores.connect(server.url) as client:
 
-        def told() -> list[str]:
+        def causes() -> list[str]:
             return [line["problem"] for line in logs if line["event"] == "the store is not safe"]
 
         async with running(server.url, unsafe_store=False):
             client.config_set("maxmemory", 1 << 30)
             client.config_set("maxmemory-policy", "allkeys-lru")
-            await wait_until(lambda: len(told()) == 1)
+            await wait_until(lambda: len(causes()) == 1)
             server.stop()
             server.start({"appendonly": "no"})
-            await wait_until(lambda: len(told()) == 2)
-    assert "allkeys-lru" in told()[0]
-    assert "appendonly is no" in told()[1]
+            await wait_until(lambda: len(causes()) == 2)
+    assert "allkeys-lru" in causes()[0]
+    assert "appendonly is no" in causes()[1]
 
 
 async def test_a_server_starts_though_a_connection_to_the_store_breaks_behind_any_of_its_first_calls(

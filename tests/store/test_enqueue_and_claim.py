@@ -31,18 +31,18 @@ class Turn:
     """Calls that leave in one turn, and what becomes of them: what they return, or the class of their error."""
 
     taskless: Taskless
-    told: list[Any] = field(factory=list)
+    outcomes_of_calls: list[Any] = field(factory=list)
 
     def begin(self, call: Coroutine[Any, Any, Any]) -> None:
         """Begin a call."""
-        self.taskless.begin(self._note(call, len(self.told)))
+        self.taskless.begin(self._note(call, len(self.outcomes_of_calls)))
 
     async def _note(self, call: Coroutine[Any, Any, Any], place: int) -> None:
-        self.told.append(None)
+        self.outcomes_of_calls.append(None)
         try:
-            self.told[place] = await call
+            self.outcomes_of_calls[place] = await call
         except FairqError as error:
-            self.told[place] = type(error)
+            self.outcomes_of_calls[place] = type(error)
 
 
 @asynccontextmanager
@@ -85,7 +85,7 @@ async def test_the_last_enqueue_and_the_claim_are_one_call(
                 now.begin(enqueue(made, *ids.split(), notify=covered))
             now.begin(made.cancel(Q, ["none"]))  # does not part them
             now.begin(made.claim(Q, "w/1", 3, covered=covered))
-        *outcomes, _, claim = now.told
+        *outcomes, _, claim = now.outcomes_of_calls
         assert ([word for each in outcomes for word in each], [each.id for each in claim.leases]) == (
             ["ok", "ok"], ["a", "b"]
         )  # fmt: skip
@@ -103,7 +103,7 @@ async def test_without_a_claim_the_enqueues_leave_alone(made: Store, redis_clien
         async with turn() as now:
             now.begin(enqueue(made, "a", notify=covered))
             covered.send()
-        assert now.told == [["ok"]]
+        assert now.outcomes_of_calls == [["ok"]]
         assert listener.get_message(timeout=1)["type"] == "smessage"
 
 
@@ -115,7 +115,7 @@ async def test_an_enqueue_that_is_held_while_the_connection_breaks_was_not_sent(
         for connection in made.connection.nodes():
             connection.is_connected = False
         now.begin(made.claim(Q, "w/1", 1, covered=covered))
-    assert now.told == [Unavailable] * 3
+    assert now.outcomes_of_calls == [Unavailable] * 3
 
 
 async def test_where_the_tasks_are_refused_the_claim_is_made_all_the_same(made: Store) -> None:
@@ -125,7 +125,7 @@ async def test_where_the_tasks_are_refused_the_claim_is_made_all_the_same(made: 
     async with turn() as now:
         now.begin(enqueue(made, "b", notify=covered))
         now.begin(made.claim(Q, "w/1", 3, covered=covered))
-    refusal, claim = now.told
+    refusal, claim = now.outcomes_of_calls
     assert refusal is QuotaExceeded
     assert [each.id for each in claim.leases] == ["a"]
 
@@ -136,7 +136,7 @@ async def test_where_the_library_is_gone_both_are_made_again(made: Store, redis_
     async with turn() as now:
         now.begin(enqueue(made, "a", notify=covered))
         now.begin(made.claim(Q, "w/1", 3, covered=covered))
-    outcomes, claim = now.told
+    outcomes, claim = now.outcomes_of_calls
     assert outcomes == ["ok"]
     if not claim.leases:  # it was first
         claim = await made.claim(Q, "w/2", 3)
@@ -152,7 +152,7 @@ async def test_where_the_answer_is_lost_neither_is_known_and_both_can_be_repeate
         async with turn() as now:
             now.begin(enqueue(store, "a", notify=covered))
             now.begin(store.claim(Q, "w/1", 3, covered=covered))
-        assert now.told == [OutcomeUnknown, OutcomeUnknown]
+        assert now.outcomes_of_calls == [OutcomeUnknown, OutcomeUnknown]
         await store.connection.wait_connected()
         assert await enqueue(store, "a") == ["duplicate\nleased"]
         again = await store.claim(Q, "w/1", 3, again=True)
@@ -171,12 +171,12 @@ async def test_in_a_cluster_both_go_to_the_primary_and_follow_the_slot_when_it_h
         async with turn() as now:
             now.begin(enqueue(store, "a", notify=covered))
             now.begin(store.claim(Q, "w/1", 3, covered=covered))
-        assert [each.id for each in now.told[1].leases] == ["a"]
+        assert [each.id for each in now.outcomes_of_calls[1].leases] == ["a"]
         assert calls(primary.client) - before == 1
         cluster.move(prefix, cluster.other(primary))
         covered = Covered()
         async with turn() as now:
             now.begin(enqueue(store, "b", notify=covered))
             now.begin(store.claim(Q, "w/2", 3, covered=covered))
-        outcomes, claim = now.told
+        outcomes, claim = now.outcomes_of_calls
         assert (outcomes, [each.id for each in claim.leases]) == (["ok"], ["b"])

@@ -139,7 +139,7 @@ async def test_a_queue_that_was_deleted_elsewhere_is_made_anew(store_url: str, r
         await put(one, "a", delay_ms=3_600_000)
         assert await two.registry.delete(Q, purge=True) == Deletion("ok", {**NOTHING, "delayed": 1})
         assert (await two.queues(), queues_of(redis_client)) == ([], set())
-        assert Q in one.registry.known  # nobody has told it
+        assert Q in one.registry.known  # nothing has announced it
         assert await put(one, "b") == ["ok"]
         assert (await two.registry.read())[Q].made_by == "ada"
         assert (await two.queue(Q)).ready == 1

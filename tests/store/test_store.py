@@ -64,7 +64,7 @@ async def test_tokens_are_written_once_and_their_end_is_announced(store: Store, 
             await heard.wait()
 
 
-async def test_an_error_of_the_store_itself_is_told_as_such(store: Store, redis_client: redis.Redis) -> None:
+async def test_an_error_of_the_store_itself_is_reported_as_such(store: Store, redis_client: redis.Redis) -> None:
     redis_client.set(f"{keys.queue_prefix(Q)}:tasks", "not a hash")
     with pytest.raises(StoreRefused, match="WRONGTYPE"):
         await store.enqueue(Q, "ada", [NewTask("a", b"1")])

@@ -82,9 +82,9 @@ def test_a_log_handler_may_wait_for_a_thread_that_uses_the_client(
             thread = threading.Thread(target=ada._driver.close)
             thread.start()
             thread.join(10)
-            told.append(thread.is_alive())
+            seen.append(thread.is_alive())
 
-    told, logger = list[bool](), logging.getLogger("fairq.client")
+    seen, logger = list[bool](), logging.getLogger("fairq.client")
     handler = Handler(logging.INFO)
     logger.addHandler(handler)
     monkeypatch.setattr(logger, "level", logging.INFO)
@@ -96,7 +96,7 @@ def test_a_log_handler_may_wait_for_a_thread_that_uses_the_client(
     finally:
         logger.removeHandler(handler)
         logger._cache.clear()  # type: ignore[attr-defined]
-    assert told[:1] == [False]
+    assert seen[:1] == [False]
 
 
 def test_a_refused_token_is_asked_again_at_the_next_call(service: Service) -> None:

@@ -72,21 +72,21 @@ def test_a_signal_handler_may_close_the_client_in_the_middle_of_a_change(service
     assert (ran.stdout, ran.stderr) == ("closed\n", "")
 
 
-def test_a_signal_handler_that_makes_a_call_is_told(
+def test_a_signal_handler_that_makes_a_call_is_reported(
     service: Service, ada: fairq.sync.Client, monkeypatch: pytest.MonkeyPatch, usual_signals: None
 ) -> None:
-    told: list[BaseException] = []
+    seen: list[BaseException] = []
 
     def enqueue() -> None:
         try:
             ada.enqueue("emails", "from the handler")
         except RuntimeError as error:
-            told.append(error)
+            seen.append(error)
 
     ada.enqueue("emails", 0)
     on_signal(monkeypatch, enqueue)
     ada.enqueue("emails", 1)
-    assert "signal handler" in str(told[0])
+    assert "signal handler" in str(seen[0])
     assert [each.payload for each in ada.peek("emails")] == [0, 1]
 
 
@@ -106,8 +106,8 @@ def test_an_interrupted_hand_over_wakes_the_next_all_the_same(
         wake(place)
 
     monkeypatch.setattr(Place, "wake", interrupted)
-    told = calls.join(first, second)
-    assert isinstance(told[0], KeyboardInterrupt)
+    found = calls.join(first, second)
+    assert isinstance(found[0], KeyboardInterrupt)
     ada.enqueue("emails", 2, timeout=LIMIT_S)
 
 
@@ -126,7 +126,7 @@ def test_calls_end_in_time_while_another_thread_looks_up_addresses(
         wait_for(lambda: client._driver._leader is not None)
         fast = calls.start(lambda: client.enqueue("emails", 2, timeout=0.1))
         assert isinstance(calls.join(fast)[0], Unavailable)
-        assert slow not in calls.told
+        assert slow not in calls.results
         found.set()
         assert isinstance(calls.join(slow)[0], Unavailable)
 

@@ -29,7 +29,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []
-        self.told: dict[int, Any] = {}
+        self.results: dict[int, Any] = {}
 
     def start(self, call: Callable[[], Any]) -> int:
         """Make a call in a thread of its own; returns its number."""
@@ -37,9 +37,9 @@ class Calls:
 
         def run() -> None:
             try:
-                self.told[number] = call()
+                self.results[number] = call()
             except BaseException as error:
-                self.told[number] = error
+                self.results[number] = error
 
         self.threads.append(threading.Thread(target=run, daemon=True))
         self.threads[-1].start()
@@ -51,7 +51,7 @@ class Calls:
         for number in chosen:
             self.threads[number].join(LIMIT_S)
             assert not self.threads[number].is_alive()
-        return [self.told[number] for number in chosen]
+        return [self.results[number] for number in chosen]
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_each_call_ends_at_its_own_time(service: Service, ada: fairq.sync.Client
     wait_for(lambda: ada._driver._leader is not None)
     fast = calls.start(lambda: ada.tasks("emails", ["a"], timeout=0.05))
     assert isinstance(calls.join(fast)[0], OutcomeUnknown)
-    assert slow not in calls.told
+    assert slow not in calls.results
     service.soon(service.proxy.release)
     calls.join(slow)
 
@@ -118,7 +118,7 @@ def test_a_call_ends_in_time_while_another_thread_connects(calls: Calls) -> None
         wait_for(lambda: client._driver._leader is not None)
         fast = calls.start(lambda: client.enqueue("emails", 2, timeout=0.05))
         assert isinstance(calls.join(fast)[0], Unavailable)
-        assert slow not in calls.told
+        assert slow not in calls.results
         assert isinstance(calls.join(slow)[0], Unavailable)
 
 
@@ -155,7 +155,7 @@ def test_a_connection_that_one_thread_finds_broken_is_made_again_by_the_one_that
     monkeypatch.setattr(Transport, "close", Transport.abandon)  # no close frame: the server says nothing either
     (task,) = calls.join(calls.start(partial(ada.enqueue, "emails", 2, timeout=3_600)))
     assert isinstance(task, fairq.sync.EnqueuedTask)
-    assert waiting not in calls.told
+    assert waiting not in calls.results
     assert service.proxy.connections == 2
     ada.close()
 

@@ -122,7 +122,7 @@ class World:
         return started
 
     def serve(self, *argv: str | Path, home: Path = ROOT) -> Process:
-        """Start a server with development tokens, on a free port unless told otherwise."""
+        """Start a server with development tokens, on a free port by default."""
         port = () if "--port" in argv else ("--port", "0")
         return self.run("serve", "--dev", *port, *argv, home=home)
 
@@ -163,7 +163,7 @@ def open_world(directory: Path) -> Iterator[World]:
 
 @define(eq=False)
 class Producer:
-    """Enqueues as a tenant, and keeps account of what it was told."""
+    """Enqueues as a tenant, and keeps account of the answers."""
 
     client: fairq.Client
     attempted: set[str] = field(factory=set)
@@ -182,7 +182,7 @@ class Producer:
         return True
 
     async def keep_on(self, prefix: str, stop: trio.Event, pause: float = 0.005) -> None:
-        """Enqueue one task after the other until told to stop."""
+        """Enqueue one task after the other until it is stopped."""
         for number in count():
             if stop.is_set():
                 return

@@ -45,7 +45,7 @@ async def test_processes_share_a_port_tell_their_own_metrics_and_drain_at_a_sign
         url = await server.wait_url()
         children = servers_of(server.pid)
         assert len(children) == 2
-        told, admin = metrics_of(server), re.findall(r"admin=(http://[0-9.:]+)", server.printed)[0]
+        found, admin = metrics_of(server), re.findall(r"admin=(http://[0-9.:]+)", server.printed)[0]
         async with httpx.AsyncClient(timeout=20) as client, AsyncExitStack() as stack:
             refused = await client.get(f"{admin}/metrics")
             assert (refused.status_code, "metrics_port" in refused.text) == (404, True)
@@ -53,7 +53,7 @@ async def test_processes_share_a_port_tell_their_own_metrics_and_drain_at_a_sign
             while not all(each):  # the kernel says which of them has a connection
                 count += 1
                 await stack.enter_async_context(raw(url, WORKER))
-                while sum(each := await connections(client, told)) < count:  # noqa: ASYNC110 - of other processes
+                while sum(each := await connections(client, found)) < count:  # noqa: ASYNC110 - of other processes
                     await trio.sleep(0.1)
         server.send(signal.SIGTERM)
         assert await server.wait() == 0
@@ -62,9 +62,9 @@ async def test_processes_share_a_port_tell_their_own_metrics_and_drain_at_a_sign
 
 def metrics_of(server: Process) -> list[str]:
     """Read where each process of a fleet tells its metrics."""
-    told = re.findall(r"http://[0-9.:]+", re.split("metrics=", server.printed)[1].splitlines()[0])
-    assert len(set(told)) == 2
-    return told
+    output = re.findall(r"http://[0-9.:]+", re.split("metrics=", server.printed)[1].splitlines()[0])
+    assert len(set(output)) == 2
+    return output
 
 
 async def connections(client: httpx.AsyncClient, urls: list[str]) -> list[float]:
@@ -158,7 +158,7 @@ async def test_a_port_that_another_program_or_fleet_has_is_refused() -> None:
                 assert e.value.field == name
 
 
-def test_a_child_is_told_all_settings_and_allows_its_part() -> None:
+def test_a_child_gets_all_settings_and_allows_its_part() -> None:
     settings = Settings(
         host="localhost", store="redis://x", grace=2.5, dev=True, origins=["https://a", "https://b"], processes=3,
         connections_per_address=0, max_connections=10,

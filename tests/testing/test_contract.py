@@ -308,8 +308,8 @@ async def test_what_is_cancelled_never_runs(api: Api, grounds: Grounds) -> None:
         known = await ground.ada.enqueue("emails", "x", id="t1")
         assert (known.is_duplicate, known.duplicate_of_state) == (True, "cancelled")
         await ground.drain()
-        told = [(event.event, event.task) for event in (await ground.ada.read_events("emails")).events]
-        assert told == [("cancelled", "t0"), ("cancelled", "t1"), ("cancelled", "t2")]
+        found = [(event.event, event.task) for event in (await ground.ada.read_events("emails")).events]
+        assert found == [("cancelled", "t0"), ("cancelled", "t1"), ("cancelled", "t2")]
     assert mill.ran == ["c"]
 
 

@@ -185,7 +185,7 @@ async def test_a_drain_that_is_cancelled_gives_its_tasks_back() -> None:
     assert order == [1, 1, 2]  # back at the head
 
 
-async def test_an_endless_chain_of_tasks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_chain_of_tasks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     app = fairq.Worker()
     monkeypatch.setattr("fairq.testing.running.MAX_RUNS", 100)
 
@@ -219,7 +219,7 @@ async def test_a_handlers_interrupt_is_its_failure_and_that_of_ctrl_c_comes_out_
             await service.drain()
 
 
-async def test_mistakes_in_the_test_are_told_at_its_start() -> None:
+async def test_mistakes_in_the_test_are_reported_at_its_start() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"tenant": "a/b"}, "tenant"),
         ({"settings": {"Emails": {"max_attempts": 1}}}, "queue"),

@@ -50,7 +50,7 @@ def cases() -> list[tuple[str, dict[str, Any], list[Any]]]:
     ]
 
 
-def told(states: list[TaskState]) -> list[TaskState]:
+def comparable(states: list[TaskState]) -> list[TaskState]:
     """What two runs have in common: all but the moment."""
     return [attrs.evolve(state, at_ms=0) for state in states]
 
@@ -69,7 +69,7 @@ async def test_the_same_app_comes_to_the_same_ends_in_memory_and_on_a_server(ser
         ) as service:
             tasks = await enqueue_all(service)
             await service.drain()
-            in_memory = told([await task.state() for task in tasks])
+            in_memory = comparable([await task.state() for task in tasks])
         async with (
             raw(served, OPERATOR) as operator,
             fairq.open_client(url_of(served), token=tenant("ada")) as client,
@@ -84,7 +84,7 @@ async def test_the_same_app_comes_to_the_same_ends_in_memory_and_on_a_server(ser
                     return (await task.state()).state in ("done", "dead")
 
                 await wait_until(is_over)
-            on_server = told([await task.state() for task in tasks])
+            on_server = comparable([await task.state() for task in tasks])
     assert on_server == in_memory
     assert {state.state for state in on_server} == {"done", "dead"}
     assert {state.reason for state in on_server} == {"", "exhausted", "rejected", "expired"}

@@ -92,7 +92,7 @@ def test_a_closed_client_takes_no_calls_and_the_others_do() -> None:
 
 
 @on_both
-async def test_an_event_loop_is_told_to_use_the_async_form() -> None:
+async def test_an_event_loop_is_asked_to_use_the_async_form() -> None:
     app = fairq.Worker()
     app.task("orders")(print)
     with pytest.raises(RuntimeError, match=r"fairq\.open_client"), fairq.testing.sync.run(app):
@@ -112,7 +112,7 @@ def test_a_handler_in_the_loop_may_not_block_it() -> None:
     assert task.error.startswith("RuntimeError: this is an event loop")
 
 
-def test_what_the_worker_lacks_is_told_at_the_start() -> None:
+def test_what_the_worker_lacks_is_reported_at_the_start() -> None:
     with pytest.raises(BadRequest, match="no handlers"), fairq.testing.sync.run(fairq.Worker()):
         pass
 
@@ -136,12 +136,12 @@ async def test_a_running_task_is_stopped_when_it_is_cancelled() -> None:
         return await long.cancel() if task.payload == "task" else await batch.cancel()
 
     async with fairq.testing.run(app) as memory:
-        for how, told in (("task", "running"), ("batch", "open")):
+        for how, found in (("task", "running"), ("batch", "open")):
             batch = await memory.open_batch("long")
             long = await batch.add(how, id=how, max_attempts=1)
             by = await memory.enqueue("cancelling", how, result_ttl=60)
             await memory.drain()
-            assert await by.result() == told
+            assert await by.result() == found
             assert (await long.state()).state == "cancelled"
             assert (await batch.state()).cancelled == 1
     assert stopped == ["task", "batch"]

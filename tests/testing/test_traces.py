@@ -44,8 +44,8 @@ async def test_attempts_and_what_they_enqueue_are_one_trace(spans: InMemorySpanE
     assert [parent_of(span) for span in named(spans, "process emails")] == [first.context.span_id] * 2 + [
         second.context.span_id
     ]
-    told = [(said(span, "fairq.outcome"), said(span, "fairq.answer")) for span in named(spans, "settle emails")]
-    assert told == [("retry", "ok"), ("done", "ok"), ("done", "ok")]
+    found = [(said(span, "fairq.outcome"), said(span, "fairq.answer")) for span in named(spans, "settle emails")]
+    assert found == [("retry", "ok"), ("done", "ok"), ("done", "ok")]
 
 
 @on_both

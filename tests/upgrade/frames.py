@@ -44,7 +44,7 @@ def head_of(message: str | bytes) -> dict[str, Any]:
 
 @contextmanager
 def overheard(ears: Ears, change: Callable[[Any], list[Any]] = lambda message: [message]) -> Iterator[list[Row]]:
-    """Record what all sessions of the SDK say and are told, which may be changed first."""
+    """Record all frames of the SDK's sessions, sent and received; these may be changed first."""
     rows, numbers = list[Row](), dict[ClientSession, int]()
     connected, receive, outgoing = ClientSession.connected, ClientSession.receive, ClientSession.outgoing
 

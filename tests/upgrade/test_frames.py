@@ -109,7 +109,7 @@ def grown_ways(frame: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class Replay:
-    """Says what a recorded SDK said to a server of today, and compares what it is told."""
+    """Sends what a recorded SDK sent to a server of today, and compares the answers."""
 
     def __init__(self, served: Served, nursery: trio.Nursery, rows: list[Row]) -> None:
         self.served, self.nursery, self.rows = served, nursery, rows
@@ -209,7 +209,7 @@ def test_every_verb_and_every_kind_of_frame_is_recorded() -> None:
 
 
 @each_file
-async def test_an_older_sdk_is_served_as_before_and_a_later_one_is_told_what_is_not_known(
+async def test_an_older_sdk_is_served_as_before_and_a_later_one_learns_what_is_not_known(
     file: Path, server_store: str
 ) -> None:
     with trio.fail_after(LIMIT_S):
@@ -246,7 +246,7 @@ def test_todays_server_reads_an_older_sdk(file: Path) -> None:
 
 
 async def test_todays_sdk_works_with_a_later_server(server_store: str) -> None:
-    """All of its calls do, although each object that it is told has a new field, and each frame follows a new one."""
+    """All of its calls do, although each object that it receives has a new field, and each frame follows a new one."""
 
     def later(message: str | bytes) -> list[Any]:
         head, feed, beside = (message.encode() if isinstance(message, str) else message).partition(b"\n")
@@ -259,8 +259,8 @@ async def test_todays_sdk_works_with_a_later_server(server_store: str) -> None:
 def test_todays_sdk_reads_a_word_of_a_later_server() -> None:
     """It hands on a state, an outcome or a reason that it does not know."""
     assert str(structure({"id": "a", "state": "resting"}, TaskState).state) == "resting"
-    told = {"id": "a", "state": "ready", "now_ms": 1, "causes": ["moon"]}
-    assert [str(cause) for cause in structure(told, Why).causes] == ["moon"]
+    found = {"id": "a", "state": "ready", "now_ms": 1, "causes": ["moon"]}
+    assert [str(cause) for cause in structure(found, Why).causes] == ["moon"]
 
 
 def places(value: Any) -> Iterator[tuple[dict[str, Any], str]]:

@@ -108,11 +108,11 @@ async def test_the_last_new_server_migrates_the_data_and_no_old_one_comes_back(
     with trio.fail_after(LIMIT_S), stores.connect(store.url) as client:
         await play(roll, [(0, tomorrow, False)])
         assert client.get(keys.DATA_VERSION) == str(ours).encode(), "an old server runs"
-        told = world.run("doctor", "--store", stores.of_owner(store.url), home=tomorrow)
-        await told.wait_printed(f"version {ours}; it will be migrated to {theirs}: tenants are noted")
-        told = world.run("migrate", "--store", stores.of_owner(store.url), home=tomorrow)
-        assert await told.wait() == 1
-        assert "servers of an older version run" in told.printed
+        done = world.run("doctor", "--store", stores.of_owner(store.url), home=tomorrow)
+        await done.wait_printed(f"version {ours}; it will be migrated to {theirs}: tenants are noted")
+        done = world.run("migrate", "--store", stores.of_owner(store.url), home=tomorrow)
+        assert await done.wait() == 1
+        assert "servers of an older version run" in done.printed
         roll.servers[1].kill()
         await roll.serve(1, tomorrow)
         await wait_until(lambda: client.get(keys.DATA_VERSION) == str(theirs).encode())
@@ -121,5 +121,5 @@ async def test_the_last_new_server_migrates_the_data_and_no_old_one_comes_back(
         old = world.serve("--store", store.url)
         assert await old.wait() == 2
         assert f"the store holds data of version {theirs}, this fairq reads {READABLE}" in old.printed
-        told = world.run("migrate", "--store", stores.of_owner(store.url), home=tomorrow)
-        await told.wait_printed(f"the data has version {theirs}")
+        done = world.run("migrate", "--store", stores.of_owner(store.url), home=tomorrow)
+        await done.wait_printed(f"the data has version {theirs}")

@@ -91,8 +91,8 @@ def account_for_backup(file: Path, client: redis.Redis, url: str, folder: Path) 
     file = served(file, folder)
     lines = lines_of(file)
     for name in queues_of(lines):
-        told = fairq_here("restore", file, "--store", stores.of_owner(url), "--replace", "--json")
-        assert told.code == 0, told.err
+        done = fairq_here("restore", file, "--store", stores.of_owner(url), "--replace", "--json")
+        assert done.code == 0, done.err
         for kind, key in (("queue", keys.QUEUES), ("token", keys.TOKENS)):
             assert client.hlen(key) == sum(line["kind"] == kind for line in lines)
         account_for(client, name, lines)
@@ -136,8 +136,8 @@ def test_a_store_of_an_earlier_version_is_taken_over_and_drained(
     lines = lines_of(backup)
     for name in queues_of(lines):
         store = open_file(file)
-        told = fairq_here("migrate", "--store", stores.of_owner(store.url))
-        assert told.code == 0, told.err
+        done = fairq_here("migrate", "--store", stores.of_owner(store.url))
+        assert done.code == 0, done.err
         with stores.connect(store.url) as client:
             client.function_load(library.source(), replace=True)
             account_for(client, name, lines)
@@ -151,5 +151,5 @@ def test_a_store_of_a_version_that_is_not_read_is_not_backed_up(
     with stores.connect(store.url) as client:
         for version in (14, OLDEST - 1, library.DATA_VERSION + 1):
             client.set(keys.DATA_VERSION, version)
-            told = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(store.url))
-            check_error(told, 2, f"the store holds data of version {version}, this fairq reads")
+            done = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(store.url))
+            check_error(done, 2, f"the store holds data of version {version}, this fairq reads")

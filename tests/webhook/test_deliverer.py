@@ -105,43 +105,43 @@ def copying(log: list[str], *refusals: Exception) -> Links:
 
 
 async def test_a_task_is_copied_for_other_webhooks_before_it_is_posted(autojump_clock: object) -> None:
-    told = list[str]()
+    seen = list[str]()
 
     async def answer(_: Request) -> Reply:
         await trio.lowlevel.checkpoint()
-        told.append("posted")
+        seen.append("posted")
         return reply()
 
     async with bench(Receiver(answer), others=lambda _: ("0000000a", "0000000b")) as bench_:
-        await bench_.deliver([1], name="bill", links=copying(told), expires_at_ms=1_800_000_000_000)
+        await bench_.deliver([1], name="bill", links=copying(seen), expires_at_ms=1_800_000_000_000)
     copies = [f"emails t1+{webhook}-1700000000123 [1] bill 5 1800000000000" for webhook in ("0000000a", "0000000b")]
-    assert told == [*copies, "posted"]
+    assert seen == [*copies, "posted"]
 
 
 async def test_a_copy_has_no_more_attempts_than_any_task_may(autojump_clock: object) -> None:
     """Attempts that do not count raise what a task has."""
-    told = list[str]()
+    seen = list[str]()
     async with bench(Receiver(), others=lambda _: ("0000000a",)) as bench_:
-        await bench_.deliver(max_attempts=MAX_ATTEMPTS + 3, links=copying(told))
-    assert told == [f"emails t1+0000000a-1700000000123 null  {MAX_ATTEMPTS} None"]
+        await bench_.deliver(max_attempts=MAX_ATTEMPTS + 3, links=copying(seen))
+    assert seen == [f"emails t1+0000000a-1700000000123 null  {MAX_ATTEMPTS} None"]
 
 
 async def test_a_task_whose_copies_have_no_room_waits_and_is_posted_by_nobody(
     autojump_clock: object, logged: list[Any]
 ) -> None:
-    told = list[str]()
+    seen = list[str]()
     full = QuotaExceeded("the tenant has reached its limit queued", field="queued")
     async with bench(Receiver(), others=lambda _: ("0000000a",)) as bench_:
         for error, delay_ms in ((full, 5_000), (QuotaExceeded("the limit", retry_in_ms=1_500), 1_500)):
             with pytest.raises(fairq.Postpone, match="no room for its copies: the") as caught:
-                await bench_.deliver(links=copying(told, error))
+                await bench_.deliver(links=copying(seen, error))
             assert caught.value.delay_ms == delay_ms
             assert (logged[-1]["log_level"], logged[-1]["reason"]) == ("debug", str(caught.value))
         with pytest.raises(StoreFull):  # as of any handler: this attempt fails
-            await bench_.deliver(links=copying(told, StoreFull("full")))
+            await bench_.deliver(links=copying(seen, StoreFull("full")))
         with pytest.raises(BadRequest, match="would expire"):
             await bench_.deliver(links=Links("emails", "ada/t1", 0, _expired))
-        assert (told, bench_.receiver.requests) == ([], [])
+        assert (seen, bench_.receiver.requests) == ([], [])
 
 
 async def _expired(*_: Any) -> str:

@@ -71,7 +71,7 @@ def test_plain_http_leaves_this_machine_only_if_it_was_asked_for() -> None:
     assert UrlTemplate.parse("http://hooks.example/", plaintext=True).for_tenant("ada").port == 80
 
 
-def test_a_likely_mistake_is_told() -> None:
+def test_a_likely_mistake_is_reported() -> None:
     for url, word in [
         ("ws://127.0.0.1:7700", "FAIRQ_URL"),
         ("https://a:b@c/", "password"),

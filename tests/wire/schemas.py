@@ -36,7 +36,7 @@ GIVEN: dict[str, Any] = {  # the parts of clients' frames
     "report": frames.Report,
     "declared_schedule": wire.DeclaredSchedule,
 }
-TOLD: dict[str, Any] = {  # the parts of servers' frames and of their bodies
+SENT: dict[str, Any] = {  # the parts of servers' frames and of their bodies
     "pushed_task": frames.PushedTask,
     "lease": frames.Fence,
     "task_state": TaskState,
@@ -59,7 +59,7 @@ TOLD: dict[str, Any] = {  # the parts of servers' frames and of their bodies
     "change": Change,
 }
 _PART_OF_CLIENTS = {kind: name for name, kind in GIVEN.items()}
-_PART_OF_SERVERS = {kind: name for name, kind in TOLD.items()}
+_PART_OF_SERVERS = {kind: name for name, kind in SENT.items()}
 _ONE_PAYLOAD = [{"required": ["payload"]}, {"required": ["payload_bytes"]}]
 
 
@@ -114,17 +114,17 @@ def _link() -> Schema:
     return task | {"properties": {"queue": QUEUE.schema} | own, "required": ["queue", "id"]}
 
 
-def told(kind: Any) -> Schema:
+def schema_as_sent(kind: Any) -> Schema:
     """Return the schema of what a server sends: a later one may say more, so unknown fields are allowed."""
     hints = hints_of(kind)
     required = [name for name in hints if default_of(kind, name) is NOTHING]
-    properties = {name: _told_field(hint) for name, hint in hints.items()}
+    properties = {name: _sent_field(hint) for name, hint in hints.items()}
     return {"type": "object", "properties": properties, "required": required}
 
 
-def _told_field(hint: Any) -> Schema:
+def _sent_field(hint: Any) -> Schema:
     if get_origin(hint) is NotRequired:
-        return _told_field(get_args(hint)[0])
+        return _sent_field(get_args(hint)[0])
     if hint == Sent:
         return {"type": "string", "pattern": "^(?:ok|expired|refused|duplicate(?: .+)?|replaced)$"}
     if hint in _PART_OF_SERVERS:
@@ -132,9 +132,9 @@ def _told_field(hint: Any) -> Schema:
     if is_typeddict(hint):
         return body_of(hint)
     if get_origin(hint) in (list, tuple):
-        return {"type": "array", "items": _told_field(get_args(hint)[0])}
+        return {"type": "array", "items": _sent_field(get_args(hint)[0])}
     if get_origin(hint) is dict and get_args(hint)[1] is not Any:
-        return {"type": "object", "additionalProperties": _told_field(get_args(hint)[1])}
+        return {"type": "object", "additionalProperties": _sent_field(get_args(hint)[1])}
     return schema_of(hint)
 
 
@@ -147,7 +147,7 @@ def body_of(reply: Any) -> Schema:
     else:
         hints = reply if isinstance(reply, dict) else hints_of(reply)
     required = [name for name, hint in hints.items() if get_origin(hint) is not NotRequired]
-    properties = {name: _told_field(hint) for name, hint in hints.items()}
+    properties = {name: _sent_field(hint) for name, hint in hints.items()}
     return {"type": "object", "properties": properties, "required": required}
 
 
@@ -172,11 +172,11 @@ def framed(kind: Any, schema: Schema) -> Schema:
 def definitions() -> dict[str, Schema]:
     """Make all definitions: parts, `client.<type>` and `server.<type>` for frames, `reply.<verb>` for bodies."""
     defs = {name: given(kind) for name, kind in GIVEN.items()} | {"task": _task(), "link": _link()}
-    defs |= {name: told(kind) for name, kind in TOLD.items()}
+    defs |= {name: schema_as_sent(kind) for name, kind in SENT.items()}
     for name in ("pushed_task", "waiting_task", "dead_letter"):
         defs[name] = with_payload(defs[name])
     defs |= {f"client.{kind.type}": framed(kind, given(kind)) for kind in VERBS}
-    defs |= {f"server.{kind.type}": framed(kind, told(kind)) for kind in frames.SERVER_FRAMES}
+    defs |= {f"server.{kind.type}": framed(kind, schema_as_sent(kind)) for kind in frames.SERVER_FRAMES}
     defs["server.ended"]["properties"]["tasks"]["items"] = body_of(TaskEnd)
     defs |= {f"reply.{kind.type}": body_of(verb.reply) for kind, verb in VERBS.items() if verb.reply is not None}
     for side in ("client", "server"):

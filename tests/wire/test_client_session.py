@@ -1,4 +1,4 @@
-"""The client's end alone: frames shared by calls, what is sent again, and what a call that fails is told."""
+"""The client's end alone: frames shared by calls, what is sent again, and how calls fail."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ def test_null_stands_for_the_default_in_lists_too() -> None:
     assert decode_client(settlement(delay_ms=None, error=None)).settlements == [Settlement("ack", "t/t-1", 1)]
     assert decode_client(settlement(result=None)).settlements == [Settlement("ack", "t/t-1", 1, result=b"null")]
     report = {"id": "t/t-1", "lease": 1, "fraction": 0.5}
-    told = decode_client(frame("progress", reports=[{**report, "text": None}]))
-    assert told == decode_client(frame("progress", reports=[report]))
+    found = decode_client(frame("progress", reports=[{**report, "text": None}]))
+    assert found == decode_client(frame("progress", reports=[report]))
 
 
 BIG = "x" * (MiB - 1)  # with its quotes one byte too long
@@ -128,8 +128,8 @@ def test_what_is_too_long_for_the_vectors_is_refused_too() -> None:
 
 
 def test_optional_fields_of_tasks_and_settlements_come_through() -> None:
-    [told] = decode_client(task(delay_ms=5, expires_in_ms=6, max_attempts=7)).tasks
-    assert told == NewTask("t-1", b"null", delay_ms=5, expires_in_ms=6, max_attempts=7)
+    [found] = decode_client(task(delay_ms=5, expires_in_ms=6, max_attempts=7)).tasks
+    assert found == NewTask("t-1", b"null", delay_ms=5, expires_in_ms=6, max_attempts=7)
     [nack] = decode_client(settlement(action="nack", delay_ms=0, error="oh")).settlements
     assert nack == Settlement("nack", "t/t-1", 1, 0, "oh")
     assert decode_client(settlement(delay_ms=None)).settlements == [Settlement("ack", "t/t-1", 1)]

@@ -47,8 +47,8 @@ class Worker(End):
             for id in names
         ]  # fmt: skip
         self.pushed_at = self.now
-        told = {"attached_ms": self.attached_ms(ago_s)} | more
-        self.hear({"type": "push", "queue": "q", "lease_ms": round(lease_s * 1000), "tasks": tasks} | told)
+        found = {"attached_ms": self.attached_ms(ago_s)} | more
+        self.hear({"type": "push", "queue": "q", "lease_ms": round(lease_s * 1000), "tasks": tasks} | found)
 
     def start(self, id: str, left_s: float = inf, lease: int = 1) -> Start:
         """Ask whether a task may begin that had so much time left before its expiry when it was leased."""

@@ -28,7 +28,7 @@ def row(id: str) -> dict[str, Any]:
     return {"id": id, "state": "done", "result": id.upper()}
 
 
-def told(end: End, request: dict[str, Any], *ids: str) -> None:
+def report_ends(end: End, request: dict[str, Any], *ids: str) -> None:
     """Take in part of the answer to a request."""
     end.hear({"type": "ended", "ref": request["ref"], "tasks": [row(id) for id in ids]})
 
@@ -53,9 +53,9 @@ def test_waits_share_requests_of_five_hundred_ids_of_one_queue(end: End) -> None
 def test_each_end_finishes_its_wait_and_nothing_is_asked_again(end: End) -> None:
     calls = {id: wait(end, id) for id in "abc"}
     request = end.only()
-    told(end, request, "b")
+    report_ends(end, request, "b")
     assert [calls[id].is_done for id in "abc"] == [False, True, False]
-    told(end, request, "a")
+    report_ends(end, request, "a")
     answered(end, request, "c")
     assert [call.result for call in calls.values()] == [row(id) for id in "abc"]
     assert end.sent() == []
@@ -65,7 +65,7 @@ def test_who_is_left_when_the_time_is_up_shares_one_request_with_newcomers(end: 
     for id in "ab":
         wait(end, id)
     first = end.only()
-    told(end, first, "a")
+    report_ends(end, first, "a")
     wait(end, "c")
     second = end.only()
     assert second["ids"] == ["c"]
@@ -106,12 +106,12 @@ def test_a_wait_without_any_time_looks_once(end: End) -> None:
     assert isinstance(missed.error, NotYet)
 
 
-def test_an_end_that_is_told_during_the_last_look_counts(end: End) -> None:
+def test_an_end_that_is_reported_during_the_last_look_counts(end: End) -> None:
     call = wait(end, "a", 3)
     first = end.only()
     end.pass_time(3)
     look = end.only()
-    told(end, first, "a")
+    report_ends(end, first, "a")
     end.reply(look, tasks=[])
     assert call.result == row("a")
     assert call.error is None
@@ -137,7 +137,7 @@ def test_a_wait_that_could_not_be_sent_says_so() -> None:
 
 def test_waits_are_sent_again_on_the_next_connection(end: End) -> None:
     calls = [wait(end, id) for id in "ab"]
-    told(end, end.only(), "a")
+    report_ends(end, end.only(), "a")
     end.disconnect()
     assert end.sent() == []
     end.connect()
@@ -173,7 +173,7 @@ def test_the_server_waits_for_so_many_at_once_and_the_others_have_their_turn(end
         wait(end, f"t{n}")
     frames = end.sent()
     assert sum(len(frame["ids"]) for frame in frames) == MAX_WAITED
-    told(end, frames[0], *frames[0]["ids"][:100])  # there is room for as many others
+    report_ends(end, frames[0], *frames[0]["ids"][:100])  # there is room for as many others
     newcomers = end.only()
     assert newcomers["ids"] == [f"t{MAX_WAITED + n}" for n in range(100)]
     answered(end, frames[1])  # none of these has ended: they go behind those that were not asked for yet
@@ -239,7 +239,7 @@ def test_an_end_without_an_id_is_no_answer(end: End, tasks: list[Any]) -> None:
 def test_only_a_request_that_waits_has_an_answer_in_parts(end: End) -> None:
     end.session.request("tasks", {"queue": "q", "ids": ["a"]}, end.now + 9)
     with pytest.raises(BadFrame):
-        told(end, end.only(), "a")
+        report_ends(end, end.only(), "a")
 
 
 def test_waits_in_a_queue_that_is_refused_delay_no_others(end: End) -> None:

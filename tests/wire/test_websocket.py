@@ -120,7 +120,7 @@ def open_server() -> WebSocket:
     return WebSocket.of_server(LIMIT)
 
 
-def told(websocket: WebSocket) -> tuple[int, str]:
+def close_of(websocket: WebSocket) -> tuple[int, str]:
     """Read the close frame that a websocket sends."""
     client = Protocol(Side.CLIENT, state=OPEN)
     client.receive_data(websocket.outgoing())
@@ -145,7 +145,7 @@ def test_a_broken_rule_is_named() -> None:
             websocket = open_server()
             assert websocket.receive(data) == []
             assert (websocket.has_failed, websocket.is_over, websocket.end[0]) == (True, True, 0)
-            assert told(websocket)[0] == code
+            assert close_of(websocket)[0] == code
             assert websocket.receive(frame(1, b"more")) == []
 
 
@@ -157,7 +157,7 @@ def test_a_message_has_a_bounded_number_of_fragments() -> None:
             for _ in range(2):  # each message has as many
                 assert sound.receive(parts + frame(0, b"end")) == [(part * (MAX_FRAGMENTS - 2) + b"end").decode()]
             assert broken.receive(parts + frame(0, part, final=False) + frame(0, b"end") + frame(1, b"after")) == []
-            assert told(broken) == (1008, "a message may have at most 1024 fragments")
+            assert close_of(broken) == (1008, "a message may have at most 1024 fragments")
 
 
 def test_frames_that_end_no_message_are_counted() -> None:
@@ -179,7 +179,7 @@ def test_a_good_bye_is_answered_and_nothing_is_sent_behind_it() -> None:
         "last"
     ]
     assert (websocket.is_over, websocket.has_failed, websocket.end) == (True, False, (1001, "gone"))
-    assert told(websocket) == (1001, "gone")
+    assert close_of(websocket) == (1001, "gone")
     websocket.send("more")
     websocket.close(1000)
     assert websocket.outgoing() == b""
@@ -188,7 +188,7 @@ def test_a_good_bye_is_answered_and_nothing_is_sent_behind_it() -> None:
 def test_after_our_good_bye_what_is_under_way_still_comes() -> None:
     websocket = open_server()
     websocket.close(1001, "é" * 100)
-    assert told(websocket) == (1001, "é" * 61)  # 123 bytes is what a close frame has room for
+    assert close_of(websocket) == (1001, "é" * 61)  # 123 bytes is what a close frame has room for
     assert websocket.receive(frame(1, b"late")) == ["late"]
     assert not websocket.is_over
     websocket.receive(frame(8, struct.pack("!H", 1001)))

@@ -299,12 +299,12 @@ def test_what_is_to_be_released_is_brought_along_so_that_no_old_connection_takes
 
 
 def test_a_worker_tells_how_many_tasks_it_holds_in_advance() -> None:
-    for credit, most_begun, told in [(3, 0, None), (3, 3, None), (3, 1, 2), (1, 2, None)]:
-        with case(credit, most_begun, told):
+    for credit, most_begun, found in [(3, 0, None), (3, 3, None), (3, 1, 2), (1, 2, None)]:
+        with case(credit, most_begun, found):
             end = WorkerEnd(credit=credit)
             end.session.most_begun = most_begun
             end.connect()
-            assert end.only().get("prefetch") == told
+            assert end.only().get("prefetch") == found
 
 
 def test_what_is_held_is_brought_along_before_what_has_ended() -> None:
@@ -395,7 +395,7 @@ def test_a_refused_renewal_ends_nothing(end: WorkerEnd) -> None:
     assert end.session.holding == 1
 
 
-def test_changes_of_credit_are_told_one_at_a_time(end: WorkerEnd) -> None:
+def test_changes_of_credit_are_reported_one_at_a_time(end: WorkerEnd) -> None:
     end.session.credit = 3
     frame = end.only()
     assert (frame["type"], frame["credit"]) == ("credit", 3)
@@ -467,7 +467,7 @@ def test_a_lease_that_could_not_be_renewed_is_taken_off_the_servers_account(end:
     raise AssertionError("the lease was never given back")
 
 
-def test_progress_is_told_at_once_and_then_once_a_second_the_newest(end: WorkerEnd) -> None:
+def test_progress_is_reported_at_once_and_then_once_a_second_the_newest(end: WorkerEnd) -> None:
     end.push("a", "b")
     end.session.report("q", Report("a", 1, 0.1, "one"))
     first = end.only()
@@ -487,13 +487,13 @@ def test_progress_is_told_at_once_and_then_once_a_second_the_newest(end: WorkerE
     assert end.sent() == []
 
 
-def test_progress_in_text_that_is_not_unicode_is_told(end: WorkerEnd) -> None:
+def test_progress_in_text_that_is_not_unicode_is_reported(end: WorkerEnd) -> None:
     end.push("a")
     end.session.report("q", Report("a", 1, 0.5, "caf\udce9"))
     assert [report["text"] for report in end.only()["reports"]] == ["caf?"]
 
 
-def test_progress_of_what_is_not_held_is_not_told(end: WorkerEnd) -> None:
+def test_progress_of_what_is_not_held_is_not_reported(end: WorkerEnd) -> None:
     end.push("a")
     end.session.report("q", Report("other", 1, 0.5))
     end.session.report("q", Report("a", 2, 0.5))
@@ -539,15 +539,15 @@ def test_results_that_would_take_long_to_read_go_in_several_frames_and_one_too_l
     end.session.settle("q", Settlement("ack", "bad", 1, result=b"[" + b"0," * MAX_COST + b"0]"))
     for name in names[6:]:
         end.session.settle("q", Settlement("ack", name, 1, result=table))
-    told: list[tuple[str, str]] = []
+    seen: list[tuple[str, str]] = []
     for _ in range(20):
         for text in map(str, end.session.outgoing(end.now)):
             check_cost(text)
             frame = json.loads(text)
             if frame["type"] == "settle":
-                told += [(each["action"], each["id"]) for each in frame["settlements"]]
+                seen += [(each["action"], each["id"]) for each in frame["settlements"]]
                 end.reply(frame, outcomes=["ok"] * len(frame["settlements"]))
-    assert sorted(told) == sorted([("reject", "bad"), *(("ack", name) for name in names)])
+    assert sorted(seen) == sorted([("reject", "bad"), *(("ack", name) for name in names)])
 
 
 LINK = Link("next", NewTask("link", b"[1]", delay_ms=5))
@@ -593,18 +593,18 @@ def test_an_attempt_fails_within_its_lease_whose_links_find_no_store(end: Worker
     end.push("a", lease_s=30)
     end.now += 9.9  # it was not renewed yet
     end.session.settle("q", Settlement("ack", "a", 1, links=(LINK,)))
-    lease_ends, told = end.now + 20.1, list[dict[str, Any]]()
+    lease_ends, seen = end.now + 20.1, list[dict[str, Any]]()
     while end.session.holding and end.now < lease_ends:
         end.now += 0.1
         for frame in end.frames("settle"):
-            told += frame["settlements"]
-            if told[-1]["action"] == "ack":
+            seen += frame["settlements"]
+            if seen[-1]["action"] == "ack":
                 end.refuse(frame, "unavailable")
             else:
                 end.stored(frame)
     assert end.session.holding == 0
-    assert [each["action"] for each in told[-2:]] == ["ack", "nack"]
-    assert told[-1]["error"].startswith("the server refused its links: ")
+    assert [each["action"] for each in seen[-2:]] == ["ack", "nack"]
+    assert seen[-1]["error"].startswith("the server refused its links: ")
     assert end.session.alone == {}
 
 
@@ -614,18 +614,18 @@ def test_an_attempt_has_failed_whose_links_the_server_refuses(end: WorkerEnd, co
     end.session.settle("q", Settlement("ack", "a", 1, links=(LINK,)))
     end.session.settle("q", Settlement("ack", "b", 1))
     end.refuse(end.only(), code)
-    told: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for _ in range(3):
         for frame in end.sent():
             (settlement,) = frame["settlements"]
-            told[settlement["id"]] = settlement
+            found[settlement["id"]] = settlement
             if "links" in settlement:
                 end.refuse(frame, code)
             else:
                 end.stored(frame)
-    assert told["a"]["action"] == "nack"
-    assert told["a"]["error"].startswith("the server refused its links: ")
-    assert told["b"]["action"] == "ack"
+    assert found["a"]["action"] == "nack"
+    assert found["a"]["error"].startswith("the server refused its links: ")
+    assert found["b"]["action"] == "ack"
     assert end.session.holding == 0
 
 

@@ -4,9 +4,9 @@ const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application
 
 async function ask(path, body) {
   const answer = await fetch(`${url}/v1/queues/emails/${path}`, body && { method: "POST", body: JSON.stringify(body), headers } || { headers });
-  const told = await answer.json();
-  if (answer.ok) return told;
-  throw new Error(`${answer.status} ${told.code}: ${told.detail}`); // 429 and 503 have Retry-After: repeat with the same id
+  const reply = await answer.json();
+  if (answer.ok) return reply;
+  throw new Error(`${answer.status} ${reply.code}: ${reply.detail}`); // 429 and 503 have Retry-After: repeat with the same id
 }
 
 const task = await ask("tasks", { payload: JSON.parse(process.argv[2]), id: process.argv[3], result_ttl: 60 });

@@ -73,7 +73,7 @@ class Dispatcher:
     covered: Covered = field(factory=Covered, init=False)  # enqueues that leave with the next claim
     _claims: int = field(default=0, init=False)
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
-    _weight: float = field(default=1.0, init=False)  # of the queue, as its last claim told
+    _weight: float = field(default=1.0, init=False)  # of the queue, from its last claim
     _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
     _waiting: dict[Waiting, None] = field(factory=dict, init=False)  # to run alone
     _emptied: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)

@@ -26,7 +26,7 @@ log = structlog.get_logger("fairq.server")
 
 KEEP_S = 600.0
 MAX_KEPT = 1_000  # more are forgotten, the oldest first
-MAX_TOLD = 200  # to other servers
+MAX_REPORTED = 200  # to other servers
 
 
 class Silence(NamedTuple):

@@ -43,7 +43,7 @@ from fairq.model.workers import LeaseKey, WorkerState
 from fairq.server.engine.net.connection import AttachOrder, Connection
 from fairq.server.engine.net.questions import DRAIN, WORKER, Questions
 from fairq.server.engine.net.server_slots import ServerSlots
-from fairq.server.engine.net.silent_workers import MAX_TOLD, Silence, SilentWorkers
+from fairq.server.engine.net.silent_workers import MAX_REPORTED, Silence, SilentWorkers
 from fairq.store.store import Store
 from fairq.wire.terms import CLOSE_SUPERSEDED, State
 
@@ -153,7 +153,7 @@ class WorkerRegistry:
                     if connection.takes_tasks:
                         slots[queue][1] += connection.account.credit / len(connection.queues)
         shared: dict[str, Any] = {"groups": [[queues, *many] for queues, many in groups.items()]}
-        await self.questions.tell({"slots": slots, **shared, "silent": [*map(tuple, self.silent.now()[:MAX_TOLD])]})
+        await self.questions.tell({"slots": slots, **shared, "silent": [*map(tuple, self.silent.now()[:MAX_REPORTED])]})
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """Describe the workers attached here: the fields of WorkerState after `server`."""

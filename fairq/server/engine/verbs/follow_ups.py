@@ -56,9 +56,9 @@ async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFr
     held = [n for n, lease in enumerate(leases) if owner_of(lease.id) not in refusals]
     outcomes = [REFUSED] * len(tasks)
     if held:
-        told_of, refused = await store_for_tenants(app, queue, [tasks[n] for n in held])
+        stored, refused = await store_for_tenants(app, queue, [tasks[n] for n in held])
         refusals |= refused
-        for n, outcome in zip(held, told_of, strict=True):
+        for n, outcome in zip(held, stored, strict=True):
             outcomes[n] = bare_outcome(outcome)
             tick_when_due(app, queue, [tasks[n]])
     if refusals and len({owner_of(lease.id) for lease in leases}) == 1:

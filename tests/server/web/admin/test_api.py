@@ -110,14 +110,14 @@ WRONG: list[tuple[str | None, str, str, bytes | None, int, str, str | None]] = [
 ]
 
 
-async def test_what_is_wrong_is_told(admin: Served) -> None:
+async def test_what_is_wrong_is_reported(admin: Served) -> None:
     for token, method, path, body, status, code, field in WRONG:
         async with asked(admin, token) as client:
             headers = {} if body is None else {"Content-Type": "application/json"}
             answer = await client.request(method, path, content=body, headers=headers)
-            told = answer.json()
-            assert (answer.status_code, told["code"], told.get("field")) == (status, code, field), path
-            assert told["detail"]
+            reply = answer.json()
+            assert (answer.status_code, reply["code"], reply.get("field")) == (status, code, field), path
+            assert reply["detail"]
 
 
 async def test_a_viewer_reads_all_and_changes_nothing(admin: Served) -> None:

@@ -202,8 +202,8 @@ async def test_a_page_carries_out_frames_until_its_token_is_revoked(served: Serv
     origin = Origin("10.0.0.7", "dashboard")
     await pages.ask(identity, origin, wire.SetWeight(0, "q", "ada", 2.0))
     (change,) = (await pages.ask(identity, origin, wire.Audit(0)))["changes"]
-    told = {name: change[name] for name in ("token", "label", "address", "via")}
-    assert told == {"token": id, "label": "Ann's dashboard", "address": "10.0.0.7", "via": "dashboard"}
+    found = {name: change[name] for name in ("token", "label", "address", "via")}
+    assert found == {"token": id, "label": "Ann's dashboard", "address": "10.0.0.7", "via": "dashboard"}
     await operator.ask("set_weight", queue="other", tenant="ada", weight=2)
     assert len((await pages.ask(identity, origin, wire.Audit(0)))["changes"]) == 1, "its own queues' only"
     await operator.ask("revoke_token", id=id)

@@ -51,9 +51,9 @@ async def test_a_server_that_is_well_is_live_and_ready(client: httpx.AsyncClient
     for path, said in (("/livez", "live\n"), ("/readyz", "ready\n")):
         answer = await client.get(path)
         assert (answer.status_code, answer.text) == (200, said)
-    told = (await client.get("/readyz", headers=TOKEN)).json()
-    assert (told["ready"], told["troubles"]) == (True, [])
-    assert told["store_ms"] >= 0
+    reply = (await client.get("/readyz", headers=TOKEN)).json()
+    assert (reply["ready"], reply["troubles"]) == (True, [])
+    assert reply["store_ms"] >= 0
     assert (await client.head("/livez")).status_code == 200
 
 
@@ -74,7 +74,7 @@ async def test_what_is_refused_says_why(
     assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
-async def test_strangers_are_told_that_it_is_not_ready_and_operators_why(
+async def test_strangers_learn_that_it_is_not_ready_and_operators_why(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "KEPT_S", 0.0)
@@ -86,9 +86,9 @@ async def test_strangers_are_told_that_it_is_not_ready_and_operators_why(
         answer = await client.get("/readyz")
         assert (answer.status_code, answer.text) == (503, "not ready\n")
         assert (await client.get("/livez")).status_code == 200
-        told = (await client.get("/readyz", headers=TOKEN)).json()
-        assert told["ready"] is False
-        assert "store" in told["troubles"][0]
+        reply = (await client.get("/readyz", headers=TOKEN)).json()
+        assert reply["ready"] is False
+        assert "store" in reply["troubles"][0]
         page = values((await client.get("/metrics")).text)
         assert page[("fairq_ready",)] == 0
         proxy.release()
@@ -109,8 +109,8 @@ async def test_a_server_with_a_full_store_is_not_ready(client: httpx.AsyncClient
 async def test_a_server_that_stops_is_not_ready(admin: Served, client: httpx.AsyncClient) -> None:
     admin.app.is_draining = True
     assert (await client.get("/readyz")).status_code == 503
-    told = (await client.get("/readyz", headers=TOKEN)).json()
-    assert told["troubles"] == ["the server is stopping"]
+    answer = (await client.get("/readyz", headers=TOKEN)).json()
+    assert answer["troubles"] == ["the server is stopping"]
 
 
 async def test_metrics_are_those_of_the_store_and_of_the_server(admin: Served, client: httpx.AsyncClient) -> None:

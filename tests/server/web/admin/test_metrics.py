@@ -67,8 +67,8 @@ async def test_a_queue_tells_its_oldest_wait_its_dead_and_its_retries(admin: Ser
             await trio.lowlevel.checkpoint()
 
 
-async def test_what_is_not_said_to_be_of_this_server_is_told_alike_by_all(server_store: str) -> None:
-    def told(text: str) -> dict[str, set[tuple[object, ...]]]:
+async def test_what_is_not_said_to_be_of_this_server_is_reported_alike_by_all(server_store: str) -> None:
+    def scraped(text: str) -> dict[str, set[tuple[object, ...]]]:
         return {
             family.name: {(sample.name, *sample.labels.items(), sample.value) for sample in family.samples}
             for family in text_string_to_metric_families(text)
@@ -90,7 +90,7 @@ async def test_what_is_not_said_to_be_of_this_server_is_told_alike_by_all(server
         hours = daily(round(time.time() * 1000), 60, 120)
         await operator.ask("set_opening_hours", queue="emails", opening_hours=hours)
         while True:  # servers tell each other of their workers
-            found, elsewhere = told((await first.get("/metrics")).text), told((await second.get("/metrics")).text)
+            found, elsewhere = scraped((await first.get("/metrics")).text), scraped((await second.get("/metrics")).text)
             if elsewhere["fairq_slots"] == found["fairq_slots"]:
                 break
             await trio.lowlevel.checkpoint()
@@ -163,9 +163,7 @@ async def test_ten_thousand_queues_make_no_page_longer_than_two_hundred(
         assert len([key for key in page if key[0] == "fairq_slots"]) == 3
 
 
-async def test_a_token_of_some_queues_is_told_of_these_alone(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_token_of_some_queues_sees_these_alone(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Settings, "is_metrics_loopback", property(lambda self: False))
     async with asked(server_store, "metrics", plaintext=True) as (served, client):
         async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
@@ -174,13 +172,13 @@ async def test_a_token_of_some_queues_is_told_of_these_alone(
         id, token = make_token(Role.VIEWER)
         await served.app.auth.create(TokenRecord(id, "viewer", hash_token(token), queues=["mine", "none"]))
 
-        async def told(headers: dict[str, str]) -> tuple[set[str], set[str], float]:
+        async def scraped(headers: dict[str, str]) -> tuple[set[str], set[str], float]:
             text = (await client.get("/metrics", headers=headers)).text
             samples = [sample for each in text_string_to_metric_families(text) for sample in each.samples]
             queues, tenants = ({s.labels[name] for s in samples if name in s.labels} for name in ("queue", "tenant"))
             return queues, tenants - {"(other)"}, next(s.value for s in samples if s.name == "fairq_queues")
 
         whole = {"mine", "theirs"}, {"ada", "bob"}, 2
-        assert await told(TOKEN) == whole
-        assert await told({"Authorization": f"Bearer {token}"}) == ({"mine"}, {"ada"}, 1)
-        assert await told(TOKEN) == whole
+        assert await scraped(TOKEN) == whole
+        assert await scraped({"Authorization": f"Bearer {token}"}) == ({"mine"}, {"ada"}, 1)
+        assert await scraped(TOKEN) == whole

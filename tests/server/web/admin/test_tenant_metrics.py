@@ -59,18 +59,18 @@ async def test_tenants_tell_their_counts_their_shares_and_their_waits(admin: Ser
         assert page[("fairq_history_dropped_total",)] == 0
 
 
-def test_waits_are_told_in_the_buckets_they_lie_in() -> None:
+def test_waits_are_reported_in_the_buckets_they_lie_in() -> None:
     waits = {0: 1, 1: 1, 20: 3, 21: 1, 60: 2}  # up to 0 ms, 1 ms, below 1,024 ms, below 1,449 ms, days
     counts = QueueCounts()
     counts.of("ada").waits.update(waits)
     tallies = Tallies()
     tallies.add("q", counts)
     families = tell_counted(tallies.queues)
-    told = {s.labels["le"]: s.value for f in families for s in f.samples if s.name == "fairq_wait_seconds_bucket"}
-    assert (told["0.002"], told["0.512"], told["1.024"], told["2.048"], told["4194.304"]) == (2, 2, 5, 6, 6)
-    assert told["+Inf"] == 8
-    assert list(told.values()) == sorted(told.values())
-    assert [float(edge) for edge in told] == sorted(map(float, told))
+    found = {s.labels["le"]: s.value for f in families for s in f.samples if s.name == "fairq_wait_seconds_bucket"}
+    assert (found["0.002"], found["0.512"], found["1.024"], found["2.048"], found["4194.304"]) == (2, 2, 5, 6, 6)
+    assert found["+Inf"] == 8
+    assert list(found.values()) == sorted(found.values())
+    assert [float(edge) for edge in found] == sorted(map(float, found))
 
 
 @settings(max_examples=15)
@@ -135,7 +135,7 @@ async def test_a_tenant_cannot_pass_for_the_others_or_break_the_page(admin: Serv
         check_tenant(OTHER)
 
 
-async def test_tenants_of_few_queues_are_told_and_a_deleted_queue_breaks_nothing(
+async def test_tenants_of_few_queues_are_reported_and_a_deleted_queue_breaks_nothing(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "TENANT_QUEUES", 2)

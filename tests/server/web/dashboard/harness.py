@@ -46,7 +46,7 @@ class Site:
         return fields_of((await self.browser.get(f"/do/{action}", params=query)).text)
 
     async def do(self, action: str, given: dict[str, str] | None = None, /, **query: Any) -> str:
-        """What is told of an action whose dialog was filled in and sent."""
+        """The note after a dialog was filled in and sent."""
         fields = await self.open(action, **query) | (given or {})
         return text_of((await self.browser.post(f"/do/{action}", data=fields, headers=FORM)).text)
 

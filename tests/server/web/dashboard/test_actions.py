@@ -1,4 +1,4 @@
-"""Changes from pages: each is told ahead, carried out once, and refused in words when it cannot be."""
+"""Changes from pages: each is announced, carried out once, and refused in words when it cannot be."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ async def test_dead_letters_that_match_are_found_and_counted_behind_many_others(
             for error, many in (("smtp", 500), ("smtp", 20), ("timeout", 2)):
                 await ada.enqueue("q", [f"{error}{many}-{n}" for n in range(many)])
                 assert "ok" in await worker.settle("q", "reject", *await worker.pushed(many), error=error)
-        told = text_of(await site.read("/dead?queue=q&error=time"))
-        assert "Replay all 2 that match" in told
-        assert "ada/timeout2-1" in told
+        text = text_of(await site.read("/dead?queue=q&error=time"))
+        assert "Replay all 2 that match" in text
+        assert "ada/timeout2-1" in text
         assert "ada/timeout2-1" in text_of(await site.read("/search?text=timeo"))
         assert "Replay all 522 that match" in text_of(await site.read("/dead?queue=q"))
         dialog = await site.browser.get("/do/replay", params={"queue": "q", "error": "time"})
@@ -58,8 +58,8 @@ async def test_dead_letters_that_match_are_found_and_counted_behind_many_others(
 async def test_a_change_is_in_the_audit_and_on_the_chart(site: Site, worker: Raw) -> None:
     await site.served.app.recorder.flush()  # the chart begins with the first slot of the history
     await site.do("weight", {"weight": "4"}, **ADA)
-    told = text_of(await site.read("/audit?tenant=ada"))
-    assert "dev-operator 127.0.0.1 dashboard set weight q ada 1 weight 4 ok" in told
+    text = text_of(await site.read("/audit?tenant=ada"))
+    assert "dev-operator 127.0.0.1 dashboard set weight q ada 1 weight 4 ok" in text
     await site.served.app.recorder.flush()
     chart = re.search(r'data-chart="([^"]*)"', await site.read("/?period=1h"))
     assert chart
@@ -116,8 +116,8 @@ async def test_limits_and_hours_and_settings_are_set(site: Site, worker: Raw) ->
     assert "mon-fri 08:00-18:00 UTC" in await site.do("hours", {"opening_hours": "mon-fri 08:00-18:00 UTC"}, **ADA)
     assert "always open" in await site.do("hours", {"opening_hours": ""}, **ADA)
     assert "opening" in await site.do("hours", {"opening_hours": "whenever"}, queue="q")
-    told = await site.do("settings", {"lease_ms": "5000", "share": "count"}, queue="q")
-    assert told == "Queue q: lease_ms 30000 → 5000, share time → count"
+    note = await site.do("settings", {"lease_ms": "5000", "share": "count"}, queue="q")
+    assert note == "Queue q: lease_ms 30000 → 5000, share time → count"
     assert await site.do("settings", queue="q") == "Nothing was changed"
     assert "lease_ms" in await site.do("settings", {"lease_ms": "1"}, queue="q")
 
@@ -132,13 +132,13 @@ async def test_a_task_is_cancelled_a_dead_letter_replayed_or_deleted(site: Site,
     assert [each.state for each in await site.store.tasks("q", ["ada/t1", "ada/dies"])] == ["cancelled", "ready"]
 
 
-async def test_a_dead_task_whose_letter_is_deleted_is_told_without_it(site: Site, worker: Raw) -> None:
+async def test_a_dead_task_whose_letter_is_deleted_is_reported_without_it(site: Site, worker: Raw) -> None:
     path = "/queues/q/tasks/ada/dies"
     assert "Replay" in await site.read(path)
     assert "deleted" in await site.do("purge-one", queue="q", id="ada/dies")
-    told = text_of(await site.read(path))
-    assert "dead" in told
-    assert "Replay" not in told
+    text = text_of(await site.read(path))
+    assert "dead" in text
+    assert "Replay" not in text
 
 
 async def test_dead_letters_are_replayed_by_choice_and_by_filter(site: Site, worker: Raw) -> None:
@@ -169,9 +169,9 @@ async def test_much_work_goes_on_at_the_next_press(server_store: str, monkeypatc
     async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
         for part in range(6):
             await ada.enqueue("q", [f"{part}-{n}" for n in range(200)])
-        told = await site.do("purge", **ADA)
-        assert "do it again to go on" in told
-        while "do it again" in (told := await site.do("purge", **ADA)):
+        note = await site.do("purge", **ADA)
+        assert "do it again to go on" in note
+        while "do it again" in (note := await site.do("purge", **ADA)):
             pass
         assert (await site.store.queue("q")).ready == 0
 
@@ -193,8 +193,8 @@ async def test_workers_schedules_and_batches_are_changed(site: Site, worker: Raw
 
 
 async def test_a_token_is_shown_once_and_revoked(site: Site) -> None:
-    told = await site.do("create-token", {"role": "tenant", "tenant": "ada", "queues": "q, mail"})
-    token = told.rpartition(" ")[2]
+    note = await site.do("create-token", {"role": "tenant", "tenant": "ada", "queues": "q, mail"})
+    token = note.rpartition(" ")[2]
     identity = await site.served.app.auth.identify(token)
     assert (identity.tenant, identity.queues) == ("ada", frozenset({"q", "mail"}))
     page = await site.read("/tokens")

@@ -300,7 +300,7 @@ async def test_no_answer_may_be_kept_or_framed(site: Site, worker: Raw) -> None:
             assert answer.headers["cross-origin-resource-policy"] == "same-origin", path
             assert "frame-ancestors 'none'" in answer.headers["content-security-policy"], path
     static = await site.browser.get("/static/fairq.js")
-    assert static.headers["cache-control"] == "no-cache"  # asks again, is told 304
+    assert static.headers["cache-control"] == "no-cache"  # asks again, and the answer is 304
     again = await site.browser.get("/static/fairq.js", headers={"If-None-Match": static.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
@@ -380,5 +380,5 @@ async def test_a_failure_logs_its_path_as_it_came(server_store: str, monkeypatch
         monkeypatch.setattr(site_module.Dashboard, "_context", fail)
         with structlog.testing.capture_logs() as logs:
             assert "internal error" in await site.read("/workers/%1b%5b2J%0anew", 500)
-        (told,) = (entry for entry in logs if entry["event"] == "page failed")
-        assert told["path"] == "/workers/%1b%5b2J%0anew"
+        (logged,) = (entry for entry in logs if entry["event"] == "page failed")
+        assert logged["path"] == "/workers/%1b%5b2J%0anew"

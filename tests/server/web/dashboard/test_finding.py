@@ -45,7 +45,7 @@ async def test_a_page_finds_all_tenants_with_a_text_in_their_name(site: Site) ->
     async with raw(site.served, "dev-producer") as producer:
         tasks = [{"id": "t", "payload": 1, "tenant": f"t{n:03}"} for n in range(400)]
         await producer.ask("enqueue", queue="q", tasks=tasks)
-        told = text_of(await site.read("/tenants?queue=q&text=37"))
-        assert [name for name in told.split() if name.startswith("t") and name[1:].isdigit()] == [
+        text = text_of(await site.read("/tenants?queue=q&text=37"))
+        assert [name for name in text.split() if name.startswith("t") and name[1:].isdigit()] == [
             "t037", "t137", "t237", "t337", *(f"t37{n}" for n in range(10))
         ]  # fmt: skip

@@ -150,7 +150,7 @@ async def test_what_began_too_early_is_made_again_once_for_all(autojump_clock: o
     assert found == ["page 2"] * 100
 
 
-async def test_what_is_too_old_to_be_told_is_not_kept(autojump_clock: object) -> None:
+async def test_what_is_too_old_to_be_shown_is_not_kept(autojump_clock: object) -> None:
     renderings = Shared[str](KEPT_S)
 
     async def render() -> str:

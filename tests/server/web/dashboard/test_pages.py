@@ -87,9 +87,9 @@ async def test_a_task_that_waits_shows_its_payload_and_what_it_was_enqueued_with
         asked = {"priority": 7, "dedupe_key": "k1", "name": "welcome", "expires_at_ms": 4_102_444_800_000}
         await ada.ask("enqueue", queue="q", tasks=[{"id": "t", "payload": {"to": ["<b>"]}, **asked}])
         await ada.ask("enqueue", queue="q", tasks=[{"id": "long", "payload": "x" * 100_000}])
-        told = text_of(await site.read("/queues/q/tasks/ada/t"))
+        text = text_of(await site.read("/queues/q/tasks/ada/t"))
         for said in ('{ "to": [ "<b>" ] }', "name welcome", "priority 7", "dedupe key k1", "expires 2100-01-01"):
-            assert said in told
+            assert said in text
         assert "… (97.7 KiB in all)" in await site.read("/queues/q/tasks/ada/long")
 
 
@@ -116,7 +116,7 @@ async def test_no_page_reads_a_long_payload(site: Site, worker: Raw, redis_clien
         assert sent() - before < 100_000, path
 
 
-async def test_who_has_paused_is_told_where_it_shows(site: Site, worker: Raw) -> None:
+async def test_the_pausing_operator_is_named_where_it_shows(site: Site, worker: Raw) -> None:
     async with raw(site.served, OPERATOR) as operator:
         await operator.ask("set_paused", queue="q", tenant="ada", paused=True)
         assert "Tenant ada is paused: nothing of it is started. Paused by dev-operator at 20" in text_of(
@@ -161,9 +161,9 @@ async def test_a_queue_without_workers_says_so(site: Site) -> None:
     async with raw(site.served, tenant("ada")) as ada:
         await ada.enqueue("q", ["t"])
         for path in ("/", "/queues/q", "/workers", "/queues/q/tenants/ada"):
-            told = text_of(await site.read(path))
-            assert "No worker takes tasks of" in told
-            assert "Start one: FAIRQ_TOKEN=dev-worker fairq worker jobs:app" in told
+            text = text_of(await site.read(path))
+            assert "No worker takes tasks of" in text
+            assert "Start one: FAIRQ_TOKEN=dev-worker fairq worker jobs:app" in text
 
 
 async def test_a_worker_at_another_server_counts(site: Site, server_store: str) -> None:
@@ -173,21 +173,21 @@ async def test_a_worker_at_another_server_counts(site: Site, server_store: str) 
         await worker.pushed()
         await wait_until(lambda: bool(site.served.app.worker_registry.elsewhere.queues()))
         for path in ("/", "/queues", "/queues/q", "/workers", "/queues/q/tenants/ada"):
-            told = text_of(await site.read(path))
-            assert "no worker" not in told.lower()
-            assert ("1 / 1 running / slots, shared by 2 queues 0 delayed" in told) == (path in ("/", "/queues/q"))
-            assert ("1 workers" in told) == (path in ("/", "/queues/q"))
+            text = text_of(await site.read(path))
+            assert "no worker" not in text.lower()
+            assert ("1 / 1 running / slots, shared by 2 queues 0 delayed" in text) == (path in ("/", "/queues/q"))
+            assert ("1 workers" in text) == (path in ("/", "/queues/q"))
         for path, said in (("/", r" 1 1 [\d.]+ m?s / "), ("/queues/q/tenants/ada", "over 1 starts of the last five")):
-            assert re.search(said, told := text_of(await site.read(path))), told
+            assert re.search(said, text := text_of(await site.read(path))), text
 
 
-async def test_a_silent_worker_is_told_on_all_pages_that_are_about_it(site: Site, worker: Raw) -> None:
+async def test_a_silent_worker_is_reported_on_all_pages_that_are_about_it(site: Site, worker: Raw) -> None:
     for connection in site.served.app.connections:
         connection.session.last_received_at -= SILENT_S
     site.served.app.worker_registry.silent.look()
     for path in ("/", "/queues/q", "/workers", "/workers/w1", "/queues/q/tenants/ada", "/queues/q/tasks/ada/t0"):
-        told = text_of(await site.read(path))
-        assert re.search(r"silent for \d+ s, holds 1 task\b", told), (path, told)
+        text = text_of(await site.read(path))
+        assert re.search(r"silent for \d+ s, holds 1 task\b", text), (path, text)
     for path in ("/", "/queues/q", "/workers"):
         assert "No worker takes tasks of q" in text_of(await site.read(path))
 
@@ -221,8 +221,8 @@ async def test_a_start_after_the_last_year_breaks_no_page(site: Site) -> None:
 
 async def test_of_a_cluster_it_is_said_which_node_is_shown(cluster: clusters.Cluster) -> None:
     async with visited(cluster.url) as site:
-        assert f"Store: {stores.HOST}:" in (told := text_of(await site.read("/system")))
-        assert "the first of 3 nodes" in told
+        assert f"Store: {stores.HOST}:" in (text := text_of(await site.read("/system")))
+        assert "the first of 3 nodes" in text
 
 
 async def test_a_batch_counts_an_expired_task_once(site: Site) -> None:
@@ -278,8 +278,8 @@ async def test_a_group_of_dead_letters_is_one_click_away_whatever_its_error_says
         assert [text_of(each).count("bob/odd") for each in pages].count(1) == 1
         assert "bob/odd" in await site.read(f"/search?{urlencode({'text': error.strip()[:150]})}")
         query = urlsplit(unescape(next(link for link, page in zip(links, pages, strict=True) if "bob/odd" in page)))
-        told = await site.do("purge-dead", **dict(parse_qsl(query.query)))
-        assert told == "1 dead letters deleted"
+        note = await site.do("purge-dead", **dict(parse_qsl(query.query)))
+        assert note == "1 dead letters deleted"
 
 
 async def test_the_system_page_does_without_what_a_store_does_not_tell(tmp_path: Path) -> None:
@@ -289,9 +289,9 @@ async def test_the_system_page_does_without_what_a_store_does_not_tell(tmp_path:
         async with visited(server.url) as site:
             with stores.connect(stores.of_owner(server.url)) as owner:
                 owner.execute_command("ACL", "SETUSER", "fairq", "-config|get")
-            told = text_of(await site.read("/system"))
-            assert re.search(r"Version (Redis|Valkey) \d+\.", told)
-            assert "Syncs it to disk the store does not tell" in told
+            text = text_of(await site.read("/system"))
+            assert re.search(r"Version (Redis|Valkey) \d+\.", text)
+            assert "Syncs it to disk the store does not tell" in text
     finally:
         server.stop()
 
@@ -305,7 +305,7 @@ async def test_what_is_paused_says_so_at_its_tenant(site: Site, worker: Raw) -> 
 
 
 @pytest.mark.parametrize(("path", "command"), [("/queues", "FCALL_RO"), ("/delayed", "ZCOUNT")])
-async def test_a_store_that_goes_away_amid_a_page_is_told(
+async def test_a_store_that_goes_away_amid_a_page_is_reported(
     site: Site, worker: Raw, monkeypatch: pytest.MonkeyPatch, path: str, command: str
 ) -> None:
     call, history = Connection.call, library.function_name("history")
@@ -319,7 +319,7 @@ async def test_a_store_that_goes_away_amid_a_page_is_told(
     assert "the store went away" in text_of(await site.read(path, 503))
 
 
-async def test_a_path_that_is_none_is_told_to_people_on_a_page(site: Site) -> None:
+async def test_an_unknown_path_is_shown_to_people_on_a_page(site: Site) -> None:
     for path, accept, kind in (
         ("/nope", "text/html,*/*", "text/html"), ("/nope", "*/*", "application/problem+json"),
         ("/queues/", "text/html", "text/html"),
@@ -329,7 +329,7 @@ async def test_a_path_that_is_none_is_told_to_people_on_a_page(site: Site) -> No
     assert "set-cookie" not in answer.headers
 
 
-async def test_a_store_that_is_away_is_told_and_pages_come_back(
+async def test_a_store_that_is_away_is_reported_and_pages_come_back(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ANSWER_S", 60.0)

@@ -71,21 +71,21 @@ def test_the_chart_begins_with_what_was_before_anybody_looked() -> None:
     assert watched.service()["ada"] == Service(10.0, 3.0, 1.0)
 
 
-def test_a_flood_that_has_drained_is_told_and_the_parts_of_each_moment_are_the_whole() -> None:
+def test_a_flood_that_has_drained_is_reported_and_the_parts_of_each_moment_are_the_whole() -> None:
     accounts = [{"ada": (at, at)} for at in (1.0, 2.0)]  # then a tenant comes that nobody knew, and is gone soon
     accounts += [{"ada": (2.0 + at, 2.0), "flood": (99.0, 99.0)} for at in range(30)]
     watched = watched_of(*accounts)
     assert watched.service() == {"ada": Service(30.0, 0.0, 30.0), "flood": Service(99.0, 0.0, 99.0)}
     for named in (["ada"], ["ada", "flood"], ["flood"], []):
-        told = watched.series(named)
-        assert list(told) == [*named, *([OTHERS] if len(named) < 2 else [])]
-        assert {sum(part.delivered or 0.0 for part in column) for column in zip(*told.values(), strict=True)} == {1.0}
+        found = watched.series(named)
+        assert list(found) == [*named, *([OTHERS] if len(named) < 2 else [])]
+        assert {sum(part.delivered or 0.0 for part in column) for column in zip(*found.values(), strict=True)} == {1.0}
     assert watched.series(["flood"])["flood"][1].delivered == 0.99, "in the second in which it came"
     assert watched_of(*accounts[:3], many=1).service()["flood"] == Service(), "it may have come long before"
 
 
 @pytest.mark.parametrize("where", ["this server", "another server"])
-async def test_what_tenants_got_just_before_the_first_look_is_told(
+async def test_what_tenants_got_just_before_the_first_look_is_reported(
     where: str, site: Site, server_store: str, store_clock: StoreClock
 ) -> None:
     async with (
@@ -130,10 +130,10 @@ async def test_of_many_tenants_some_are_sampled_and_any_is_found(
         watched = await recent.look("q")
         assert (watched.total, len(watched.tenants)) == (120, 30)
         assert "Of 120 tenants, the two minutes are of 30" in await site.read("/?queue=q")
-        told = text_of(await site.read("/tenants?queue=q"))
-        assert "30 of 120: those that were served last" in told
+        text = text_of(await site.read("/tenants?queue=q"))
+        assert "30 of 120: those that were served last" in text
         names = [f"t{n:03}" for n in range(120)]
-        known, unknown = (next(each for each in names if (each in told) == is_told) for is_told in (True, False))
+        known, unknown = (next(each for each in names if (each in text) == is_shown) for is_shown in (True, False))
         for name, due in ((known, "no contest"), (unknown, "–")):
             assert f"{due} contested / due" in text_of(await site.read(f"/queues/q/tenants/{name}"))
         async with running(server_store) as other, raw(other, WORKER) as worker:

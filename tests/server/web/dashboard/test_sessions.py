@@ -59,16 +59,16 @@ async def test_an_operator_signs_in_and_out(server_store: str) -> None:
         assert (await site.browser.get("/queues")).status_code == 303
 
 
-async def test_who_may_not_sign_in_is_told_why(server_store: str) -> None:
+async def test_a_refused_sign_in_says_why(server_store: str) -> None:
     async with visited(server_store, **STRICT) as site:
         _, worker = await token_for(site, Role.WORKER)
         for token, status, said in (
             ("nonsense", 401, "unknown token"), ("", 401, "unknown token"),
             ("dev-operator", 401, "are for a server with --dev"), (worker, 403, "for tokens of operators and viewers"),
         ):  # fmt: skip
-            told = await sign_in(site, token)
-            assert told[0] == status, told
-            assert said in told[1], told
+            answer = await sign_in(site, token)
+            assert answer[0] == status, answer
+            assert said in answer[1], answer
 
 
 async def test_an_address_tries_few_wrong_tokens(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +76,10 @@ async def test_an_address_tries_few_wrong_tokens(server_store: str, monkeypatch:
     monkeypatch.setattr(admission, "WRONG_TOKENS_BURST", 3.0)
     monkeypatch.setattr(admission, "WRONG_TOKENS_PER_S", 0.001)  # however long eight tries take
     async with visited(server_store, **STRICT) as site:
-        told = [await sign_in(site, "fq_operator_wrong") for _ in range(8)]
-        assert [status for status, _ in told[:3]] == [401] * 3
-        assert told[-1][0] == 429
-        assert "too many wrong tokens" in told[-1][1]
+        answer = [await sign_in(site, "fq_operator_wrong") for _ in range(8)]
+        assert [status for status, _ in answer[:3]] == [401] * 3
+        assert answer[-1][0] == 429
+        assert "too many wrong tokens" in answer[-1][1]
 
 
 async def test_a_session_ends_by_itself_and_the_store_knows_no_cookie(site: Site) -> None:

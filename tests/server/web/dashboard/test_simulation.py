@@ -49,10 +49,10 @@ async def page(site: Site, status: int = 200, **query: str) -> str:
 async def test_a_proposal_is_shown_beside_today(site: Site, worker: Raw) -> None:
     assert "Nothing to simulate yet" in await page(site)
     await site.served.app.recorder.flush()
-    told = await page(site)
-    assert "Nothing is changed" in told
-    assert "ada" in told
-    assert "Simulate again later:" in told
+    found = await page(site)
+    assert "Nothing is changed" in found
+    assert "ada" in found
+    assert "Simulate again later:" in found
     html = await read(site, 200, **{"weight:ada": "4", "slots": "7"})
     assert 'name="weight:ada" aria-label="Weight of ada" placeholder="1" value="4"' in html
     assert 'name="slots" min="1" max="10000" value="7"' in html
@@ -94,7 +94,7 @@ INVALID: list[tuple[dict[str, str], int, str]] = [
 ]  # fmt: skip
 
 
-async def test_invalid_proposals_are_told_on_the_page(site: Site, worker: Raw) -> None:
+async def test_invalid_proposals_are_reported_on_the_page(site: Site, worker: Raw) -> None:
     await site.served.app.recorder.flush()
     for query, status, said in INVALID:
         assert said in await page(site, status, **query)

@@ -42,7 +42,7 @@ async def test_it_answers_as_the_same_simulation_here(observed: Observed) -> Non
         assert orjson.dumps(asdict(found)) == orjson.dumps(asdict(expected))
 
 
-async def test_what_it_refuses_is_told(observed: Observed) -> None:
+async def test_what_it_refuses_is_reported(observed: Observed) -> None:
     with pytest.raises(NotFound, match="no tenant 'none'") as refused:
         await module.compare_apart(observed, Proposal({"none": 2.0}))
     assert refused.value.field == "tenant"

@@ -52,10 +52,10 @@ def check_problem(response: httpx.Response, status: int, code: str, field: str |
     where = (response.request.url, response.text)
     assert response.status_code == status, where
     assert response.headers["content-type"] == "application/problem+json", where
-    told: dict[str, Any] = response.json()
-    assert (told["code"], told.get("field"), told["status"]) == (code, field, status), where
-    assert told.keys() >= {"type", "title", "detail"}
-    return told
+    answer: dict[str, Any] = response.json()
+    assert (answer["code"], answer.get("field"), answer["status"]) == (code, field, status), where
+    assert answer.keys() >= {"type", "title", "detail"}
+    return answer
 
 
 @asynccontextmanager

@@ -55,10 +55,10 @@ def test_the_table_of_statuses_is_that_of_the_code() -> None:
     assert described == STATUS
 
 
-def test_every_bound_is_told() -> None:
-    told = " ".join(f"{row['what']} {row['bound']}" for row in table_after(TEXT, "## Bounds"))
+def test_every_bound_is_reported() -> None:
+    found = " ".join(f"{row['what']} {row['bound']}" for row in table_after(TEXT, "## Bounds"))
     numbers = {
         value for name, value in vars(bounds).items() if name.isupper() and name not in ("RETRY_MS", "KEEP_ALIVE_S")
     }
     for value in numbers | {MAX_HANDSHAKES, PIECE_BYTES, SEND_S}:
-        assert f"{value:g}" in told.split() or f"{value:.0f}" in told.split(), value
+        assert f"{value:g}" in found.split() or f"{value:.0f}" in found.split(), value

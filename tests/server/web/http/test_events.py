@@ -37,15 +37,15 @@ async def cancelled(client: httpx.AsyncClient, *ids: str) -> None:
 async def test_a_stream_tells_events_as_they_come_and_goes_on_behind_the_last(served: Served, ada: Client) -> None:
     await cancelled(ada, "a")
     async with streaming(served) as stream:
-        told = await read_until(stream, b"}\n\n")
-        assert b"id: 1\nevent: cancelled\ndata: {" in told
-        assert b'"task":"a"' in told
+        received = await read_until(stream, b"}\n\n")
+        assert b"id: 1\nevent: cancelled\ndata: {" in received
+        assert b'"task":"a"' in received
         await cancelled(ada, "b")
         assert b'"task":"b"' in await read_until(stream, b"}\n\n")
     await cancelled(ada, "c")
     async with streaming(served, Last_Event_ID="1") as stream:
-        told = await read_until(stream, b'"task":"c"')
-        assert told.index(b"id: 2\n") < told.index(b'"task":"b"') < told.index(b"id: 3\n")
+        received = await read_until(stream, b'"task":"c"')
+        assert received.index(b"id: 2\n") < received.index(b'"task":"b"') < received.index(b"id: 3\n")
     page = check(await ada.get(EVENTS, params={"after": 2}, headers={"Accept": "application/json"}))
     assert [row["task"] for row in page["events"]] == ["c"]
     check_problem(await ada.get(EVENTS, params={"after": 99}), 400, "bad_request", "after")
@@ -99,6 +99,6 @@ async def test_a_server_that_stops_ends_its_streams(server_store: str) -> None:
         await read_until(stream, b": nothing new")
         await http_of(served).listener.stop()
         await served.app.drain(5)
-        told = await read_until(stream, b"0\r\n\r\n")
-        assert b"event: error\ndata: {" in told
-        assert b'"code":"draining"' in told
+        received = await read_until(stream, b"0\r\n\r\n")
+        assert b"event: error\ndata: {" in received
+        assert b'"code":"draining"' in received

@@ -39,8 +39,8 @@ async def test_a_request_behind_a_refused_one_is_answered(served: Served, size: 
         async with plain(served) as stream:
             for part in (refused, last) if apart else (refused + last,):
                 await stream.send_all(part)
-            told = await read_all(stream)
-        assert re.findall(rb"HTTP/1.1 (\d+)", told) == [b"401", b"200"]
+            received = await read_all(stream)
+        assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"401", b"200"]
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -48,9 +48,9 @@ async def test_a_header_has_one_value(served: Served, name: str) -> None:
     async with plain(served) as stream:
         values = {name: "a", name.lower(): "b"}
         await stream.send_all(head("GET", "/openapi.json", None, Connection="close", **values))
-        told = await read_all(stream)
-    assert told.startswith(b"HTTP/1.1 400 ")
-    assert f'"field":"{name}"'.encode() in told
+        received = await read_all(stream)
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert f'"field":"{name}"'.encode() in received
 
 
 @pytest.mark.parametrize(

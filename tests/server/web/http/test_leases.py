@@ -165,7 +165,7 @@ async def test_http_and_websocket_workers_share_a_queue_and_keep_their_leases_ap
         assert await other.settle("q", "ack", pushed) == ["ok"]
 
 
-async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served, operator: Raw, worker: Client) -> None:
+async def test_a_worker_is_listed_and_a_drained_one_is_reported(served: Served, operator: Raw, worker: Client) -> None:
     answers = []
 
     async def wait() -> None:

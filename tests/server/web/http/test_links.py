@@ -89,23 +89,23 @@ async def test_a_leased_task_enqueues_for_its_tenant_and_each_id_once(
     served: Served, ada: Client, worker: Client
 ) -> None:
     task = await claimed(ada, worker)
-    told = check(await worker.post(DERIVED, json=derive(task, "a", "b")), 201)["tasks"]
-    assert told == [{"id": "a", "outcome": "ok"}, {"id": "b", "outcome": "ok"}]
-    told = check(await worker.post(DERIVED, json=derive(task, "a", "c")), 201)["tasks"]
-    assert [row["outcome"] for row in told] == ["duplicate", "ok"]
+    answer = check(await worker.post(DERIVED, json=derive(task, "a", "b")), 201)["tasks"]
+    assert answer == [{"id": "a", "outcome": "ok"}, {"id": "b", "outcome": "ok"}]
+    answer = check(await worker.post(DERIVED, json=derive(task, "a", "c")), 201)["tasks"]
+    assert [row["outcome"] for row in answer] == ["duplicate", "ok"]
     rows = await served.app.store.tasks("next", ["ada/a", "ada/b", "ada/c"])
     assert [row.tenant for row in rows] == ["ada"] * 3
     assert await settle(worker, task, "nack", delay=0) == "ok"
     (again,) = await claim(worker)
-    told = check(await worker.post(DERIVED, json=derive(again, "a")), 201)["tasks"]
-    assert told == [{"id": "a", "outcome": "duplicate", "duplicate_of_state": "ready"}], "by another attempt"
+    answer = check(await worker.post(DERIVED, json=derive(again, "a")), 201)["tasks"]
+    assert answer == [{"id": "a", "outcome": "duplicate", "duplicate_of_state": "ready"}], "by another attempt"
     keyed = [{"id": id, "payload": 1, "dedupe_key": "k"} for id in ("d", "e")]
-    told = check(await worker.post(DERIVED, json=derive(again, tasks=keyed)), 201)["tasks"]
-    assert [(row["id"], row["outcome"]) for row in told] == [("d", "ok"), ("d", "duplicate")]
+    answer = check(await worker.post(DERIVED, json=derive(again, tasks=keyed)), 201)["tasks"]
+    assert [(row["id"], row["outcome"]) for row in answer] == [("d", "ok"), ("d", "duplicate")]
     (row,) = check(await worker.post(DERIVED, json=derive(again, tasks=[{"payload": 1}])), 201)["tasks"]
     assert row["outcome"] == "ok"
-    told = check(await worker.post(DERIVED, json=derive(again, "f", "f")), 201)["tasks"]
-    assert [row["outcome"] for row in told] == ["ok", "duplicate"]
+    answer = check(await worker.post(DERIVED, json=derive(again, "f", "f")), 201)["tasks"]
+    assert [row["outcome"] for row in answer] == ["ok", "duplicate"]
 
 
 async def test_nothing_is_enqueued_from_a_lease_that_is_not_ones_own(

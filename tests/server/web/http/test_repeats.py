@@ -34,11 +34,11 @@ CALLS: list[tuple[str, str, Any, tuple[int, Any], tuple[int, Any]]] = [
 
 async def test_repeated_calls_change_nothing_more(ada: Client) -> None:
     for method, path, body, *expected in CALLS:
-        for status, told in expected:
+        for status, found in expected:
             answer = check(
                 await ada.request(method, Q + path, json=body) if body else await ada.request(method, Q + path), status
             )
-            assert (answer["outcome"] if isinstance(told, str) else answer) == told, (method, path)
+            assert (answer["outcome"] if isinstance(found, str) else answer) == found, (method, path)
 
 
 async def test_dead_letters_are_replayed_and_purged_once(ada: Client, worker: Client) -> None:

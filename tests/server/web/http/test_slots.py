@@ -62,9 +62,11 @@ async def test_attempts_over_http_are_listed(served: Served) -> None:
         (runs,) = (await operator.ask("attempts", queue="q"))["running"]
         assert (runs["id"], runs["name"], runs["attempt"], runs["worker"]) == ("ada/a", "resize", 1, "")
         assert await settle(worker, task, "reject", error="no such size") == "ok"
-        told = await operator.ask("attempts", queue="q")
-        assert told["running"] == []
-        assert [(row["id"], row["state"], row["error"]) for row in told["ended"]] == [("ada/a", "dead", "no such size")]
+        answer = await operator.ask("attempts", queue="q")
+        assert answer["running"] == []
+        assert [(row["id"], row["state"], row["error"]) for row in answer["ended"]] == [
+            ("ada/a", "dead", "no such size")
+        ]
 
 
 def worker_with_lease() -> HttpWorker:

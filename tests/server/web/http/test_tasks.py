@@ -97,8 +97,8 @@ async def test_many_tasks_in_one_body(served: Served) -> None:
         if "gzip" in kind:
             body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
         async with api(served) as ada:
-            told = check(await ada.post(TASKS, content=body, headers=headers), 201)["tasks"]
-            assert told == [{"id": task["id"], "outcome": "ok"} for task in tasks]
+            answer = check(await ada.post(TASKS, content=body, headers=headers), 201)["tasks"]
+            assert answer == [{"id": task["id"], "outcome": "ok"} for task in tasks]
             again = check(await ada.post(TASKS, content=body, headers=headers), 201)["tasks"]
             assert {row["outcome"] for row in again} == {"duplicate"}
 
@@ -153,9 +153,9 @@ async def test_a_producer_names_tenants_and_one_refused_tenant_keeps_back_no_oth
         full = await product.post(TASKS, json={"payload": 1, "tenant": "acme"})
         check_problem(full, 429, "quota_exceeded", "queued")
         mixed = [{"payload": 1, "tenant": name, "id": "m"} for name in ("acme", "bert")]
-        told = check(await product.post(TASKS, json={"tasks": mixed}), 207)
-        assert told["tasks"] == [{"id": "acme/m", "outcome": "refused"}, {"id": "bert/m", "outcome": "ok"}]
-        assert told["refusals"]["acme"]["code"] == "quota_exceeded"
+        answer = check(await product.post(TASKS, json={"tasks": mixed}), 207)
+        assert answer["tasks"] == [{"id": "acme/m", "outcome": "refused"}, {"id": "bert/m", "outcome": "ok"}]
+        assert answer["refusals"]["acme"]["code"] == "quota_exceeded"
         for path, query in ((f"{TASKS}/bert/m", {}), (f"{TASKS}/m", {"tenant": "bert"}), (f"{TASKS}/bert%2Fm", {})):
             assert check(await product.get(path, params=query))["state"] == "ready", path
         assert check(await product.delete(f"{TASKS}/bert/m"))["outcome"] == "ok"
@@ -170,8 +170,8 @@ async def test_each_token_may_do_what_its_role_may(served: Served) -> None:
     async with api(served, WORKER) as worker:
         check_problem(await worker.post(TASKS, json={"payload": 1}), 403, "forbidden", "type")
     async with api(served, OPERATOR) as operator:
-        told = check_problem(await operator.get(f"{TASKS}/t"), 403, "forbidden")
-        assert "operators get one of their own" in told["detail"]
+        answer = check_problem(await operator.get(f"{TASKS}/t"), 403, "forbidden")
+        assert "operators get one of their own" in answer["detail"]
     for token in (None, "wrong", "dev-nonsense"):
         async with api(served, token) as stranger:
             refused = await stranger.get(f"{TASKS}/t")

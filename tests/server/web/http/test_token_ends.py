@@ -57,9 +57,9 @@ async def test_a_stream_ends_with_the_token_as_a_websocket_does(served: Served, 
         await read_until(stream, b": nothing new\n\n")
         await wait_until(lambda: waits(served) == 1)
         await operator.ask("revoke_token", id=id)
-        told = await read_until(stream, b"0\r\n\r\n")
-        assert b"event: error\ndata: {" in told
-        assert b'"code":"unauthorized"' in told
+        received = await read_until(stream, b"0\r\n\r\n")
+        assert b"event: error\ndata: {" in received
+        assert b'"code":"unauthorized"' in received
         assert (await websocket.closed())[0] == CLOSE_REVOKED
 
 

@@ -7,12 +7,12 @@
   const FOLLOW_MS = 3000; // before a stream is asked for again
   const SHORTEST_S = 10; // that the chart shows
 
-  // ---- the dialog: whatever is loaded into it opens it; a change that was made closes it, and is told in a note
+  // ---- the dialog: whatever is loaded into it opens it; a change that was made closes it and shows a note
   const dialog = $("#dialog");
   document.addEventListener("htmx:after:swap", () => {
     const done = $("#dialog-body [data-done]");
     if (done) {
-      note($(".told", done).textContent);
+      note($(".message", done).textContent);
       dialog.close();
     } else if ($("#dialog-body").children.length && !dialog.open) {
       dialog.showModal();
@@ -124,18 +124,18 @@
     const data = $("#chart-data");
     const place = $("#chart");
     if (!data || !place || !data.dataset.chart) return;
-    const told = JSON.parse(data.dataset.chart);
-    if (told.times_s.length < 2) return; // a line has two ends
-    const columns = [told.times_s, ...told.series.flatMap((each) => [each.delivered, each.fair])];
-    const names = told.series.map((each) => each.tenant).join("\n") + matchMedia("(prefers-color-scheme: dark)").matches;
-    marks = told.marks;
+    const shares = JSON.parse(data.dataset.chart);
+    if (shares.times_s.length < 2) return; // a line has two ends
+    const columns = [shares.times_s, ...shares.series.flatMap((each) => [each.delivered, each.fair])];
+    const names = shares.series.map((each) => each.tenant).join("\n") + matchMedia("(prefers-color-scheme: dark)").matches;
+    marks = shares.marks;
     if (chart && shown === names) {
       chart.setData(columns);
       return;
     }
     chart?.destroy();
     shown = names;
-    const lines = told.series.flatMap(({ tenant, color }) => {
+    const lines = shares.series.flatMap(({ tenant, color }) => {
       const line = { label: tenant || "others", stroke: css(tenant ? `--c${color}` : "--muted"), points: { show: false } };
       return [{ ...line, width: 2 }, { ...line, width: 1.25, dash: [5, 4] }];
     });

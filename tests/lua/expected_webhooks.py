@@ -17,7 +17,7 @@ class Webhook(NamedTuple):
     created_at: float
 
 
-class ToldWebhooks(dict[str, Webhook]):
+class ExpectedWebhooks(dict[str, Webhook]):
     """The webhooks of a queue, by their ids: at most so many, and so many with fan-out."""
 
     def __init__(self, most: int = 64, fan_outs: int = 15) -> None:

@@ -22,7 +22,7 @@ Interval = tuple[int, Counter[Any], Counter[Any]]  # its number, the queue's cou
 EMPTY: Interval = (0, Counter(), Counter())
 
 
-class ToldHistory:
+class ExpectedHistory:
     """The intervals of all rings, by their places."""
 
     def __init__(self) -> None:
@@ -30,8 +30,8 @@ class ToldHistory:
         self.last: Counter[Any] | None = None
         self.epoch = 0  # of the unit of service
 
-    def add(self, model: Model, now: float, lost: int, told: Counter[Any]) -> None:
-        """Add what a server has told, summed over tenants, and what the queue has done since the last call."""
+    def add(self, model: Model, now: float, lost: int, reported: Counter[Any]) -> None:
+        """Add a server's report, summed over tenants, and what the queue has done since the last call."""
         everyone = [*(reports.share(model, name) for name in model.tenants), model.dropped]
         new = Counter[Any](model.counts | {"dead": model.counts["buried"]})
         new |= Counter({of: sum(share[of] for share in everyone) for of in ("delivered", "entitled")})
@@ -42,7 +42,7 @@ class ToldHistory:
         grown = {name: new[name] - last[name] for name in (*OF_QUEUE[:-1], "delivered", "entitled")}
         self.last, self.epoch = new, model.epoch
         counts = Counter({name: grown[name] for name in OF_QUEUE[:-1]} | {"lost": lost})
-        rows = told | {name: told[name] + grown[name] for name in ("done", "delivered", "entitled")}
+        rows = reported | {name: reported[name] + grown[name] for name in ("done", "delivered", "entitled")}
         for step, length in RINGS:
             number = int(now // 1000 // step)
             slot = self.slots.get((step, number % length), EMPTY)
