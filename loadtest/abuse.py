@@ -208,7 +208,7 @@ class Victim:
         self._called.clear()  # what is lost is named by the verdict
 
     def verdict(self) -> Verdict:
-        """Tell what became of the tasks; of those whose enqueueing failed nothing is known."""
+        """Say what became of the tasks; failed enqueues leave theirs unknown."""
         return judge(self.sent, [id for id in self.started if id not in self.undecided])
 
 

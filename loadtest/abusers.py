@@ -2,7 +2,7 @@
 
 Prints `ready` when it begins, and what it did, as one JSON object, when the time is up. Frames are made beforehand and
 written to plain sockets, so that little of this machine goes to the abuser. All is bounded in time, and what is kept
-by the server in count; an abuser whose connection is ended makes another.
+by the server in count; an abuser that is cut off connects again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from fairq.wire.terms import SUBPROTOCOL, Role
 TENANT, WORKER, OPERATOR = "dev-tenant:abuser", "dev-worker", "dev-operator"
 QUEUE = "abuse"  # no worker takes its tasks
 ADDRESS = "127.0.0.2"  # not the victim's: servers count by address, too
-PAGES = "operators' pages"  # whose URL is that of the operators' listener
-HTTP = "HTTP requests"  # whose URL is that of the HTTP API
+PAGES = "operators' pages"  # at the operators' listener
+HTTP = "HTTP requests"  # at the HTTP API
 PACE_S = 0.016
 AGAIN_S = 0.02  # between two connections
 RECEIVE_BYTES = 1 << 16

@@ -117,7 +117,7 @@ def table(scorecard: Mapping[str, Any]) -> Table:
 
 
 def draw(scorecard: Mapping[str, Any], directory: Path) -> Path:
-    """Draw the parts of all worker time: tenants whose due is known, and the others in grey; the period's beginning."""
+    """Draw the parts of worker time, tenants with a known due in color, others in grey; and the period's beginning."""
     cases, slots = scorecard["bounds"], scorecard["slots"]
     figure, grid = new_grid("Share of worker time (solid), and what is due in the period (dashed)", len(cases), "s", "")
     for case, axes in zip(cases, grid, strict=True):

@@ -4,7 +4,7 @@ A case is as long as one likes: times are parts of its length, and work is a par
 Who counts as backlogged (`is_backlogged`) has more ready than it is served; its share is what is measured. In all
 cases of the scorecard but one some quiet tenants send a few short tasks at random moments, and their dwell is measured.
 
-CASES are the scorecard's. BOUNDS are cases with a period in which every tenant has ready tasks, and whose tenants are
+CASES are the scorecard's. BOUNDS are cases with a period in which every tenant has ready tasks, and the tenants are
 due a known number of slots then.
 """
 

@@ -53,7 +53,7 @@ class Delayed:
     verdicts: dict[str, Verdict] = field(factory=dict, init=False)
 
     async def ordinary(self) -> dict[str, float]:
-        """Measure how late tasks start whose delays end at random moments of some seconds."""
+        """Measure how late delayed tasks start; their delays end at random moments of some seconds."""
         queue, sizes, draws = "ordinary", self.sizes, random.Random(1)
         record = self.server.directory / f"{queue}.record"
         self.progress.say(f"delayed: {sizes.ordinary:,} ordinary tasks over {sizes.seconds:g} s")

@@ -49,7 +49,7 @@ QUICK = Sizes(tasks=1_200, seconds=30.0, servers={THREE: (1, 2)}, processes=(1, 
 
 
 def spread_queues() -> list[str]:
-    """Choose names of queues of which each third of the slots has equally many."""
+    """Choose names of queues, equally many for each third of the slots."""
     found: dict[int, list[str]] = {third: [] for third in range(THIRDS)}
     for number in count(1):
         name = f"scale-{number}"

@@ -102,7 +102,7 @@ class Throughput:
             queue.ids.append((await self.client.enqueue(queue.name, PAYLOAD)).id)
 
     async def enqueue_concurrently(self, queue: Queue, count: int) -> None:
-        """CALLERS callers, each of which waits for each of its own; the SDK sends requests that gather together."""
+        """CALLERS callers; each waits for one request before the next. The SDK sends requests that gather together."""
         left = iter(range(count))
 
         async def call() -> None:

@@ -23,7 +23,7 @@ class Part(NamedTuple):
     """A part of the deep tier."""
 
     about: str
-    touched_by: tuple[str, ...]  # how the paths begin whose change may break it
+    touched_by: tuple[str, ...]  # beginnings of paths; a change there may break it
     programs: Mapping[str, str] = {}  # a program that it needs -> the Debian package that has it
     extra: str = ""  # of pyproject.toml
 

@@ -25,7 +25,7 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        """The id of its first process, of which all others are children."""
+        """The id of its first process, the parent of all others."""
         return int((self.folder / "db" / "postmaster.pid").read_text().split()[0])
 
     def do(self, verb: str, *options: str) -> None:

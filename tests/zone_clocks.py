@@ -22,7 +22,7 @@ LOW, HIGH = (round(datetime(year, 1, 1, tzinfo=UTC).timestamp() * 1000) for year
 
 @cache
 def changes(zone: str) -> Sequence[int]:
-    """List the days at whose end the clock of a zone has been changed."""
+    """List the days with a change of a zone's clock between their start and end."""
     clock = ZoneInfo(zone)
     days = [(at, datetime.fromtimestamp(at / 1000, clock).utcoffset()) for at in range(LOW, HIGH, DAY_MS)]
     return [day for (day, before), (_, after) in pairwise(days) if before != after]

@@ -57,10 +57,10 @@ def show_opening_hours(
         _print(f"all of {queue}", rows.get("queue"), found["now_ms"])
 
 
-def _print(whose: str, row: dict[str, Any] | None, now_ms: int) -> None:
+def _print(of_whom: str, row: dict[str, Any] | None, now_ms: int) -> None:
     if row is None:
-        print(f"{whose}: always open")
+        print(f"{of_whom}: always open")
         return
     until = local_time(moment_of(row["changes_at_ms"]), row["text"].rpartition(" ")[2])
-    print(f"{whose}: {row['text']}")
+    print(f"{of_whom}: {row['text']}")
     print(f"  {'open' if row['is_open'] else 'closed'} until {until}, for {say_span(row['changes_at_ms'] - now_ms)}")

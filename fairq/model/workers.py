@@ -17,7 +17,7 @@ class LeaseKey(NamedTuple):
 
 @frozen
 class WorkerState:
-    """A worker that is attached to a server, or whose connection was closed because nothing came from it.
+    """A worker that is attached to a server, or was cut off because nothing came from it.
 
     `silent_ms`: for how long nothing has come from it, if that is too long; `lost`: its leases that have run out.
     """

@@ -38,7 +38,7 @@ def of_processes(name: str, choose: Callable[[], Awaitable[Kept]]) -> dict[str, 
 
 
 def of_links(name: str, links: Callable[[], Sequence[Link]], draws: Random) -> dict[str, Deed]:
-    """Return the faults of links to one end, any of which is chosen."""
+    """Return the faults of links to one end; one of them is chosen."""
 
     def fault(begin: Callable[[Link], None], seconds: float = STOPPED_S) -> Deed:
         async def do() -> float:

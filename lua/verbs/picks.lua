@@ -10,7 +10,7 @@ local function move_tags(from, to, count)
 end
 
 -- The first tags of the wake list as earlier rounds have left it: those that they did not serve, then those not yet
--- read, then those whose turn comes again.
+-- read, then those that take another turn.
 local function take_tags(call, wanted)
   local wake, tags = call.wake, {}
   move_tags(wake.unserved, tags, wanted)
@@ -44,7 +44,7 @@ local function read_woken(call, wanted)
   return woken, #tags > passed
 end
 
--- Tenants that were not served keep their place in the wake list; those whose turn comes again go behind all others.
+-- Tenants that were not served keep their place in the wake list; those that take another turn go behind all others.
 local function keep_woken(call, round)
   local wake, next_woken, popped = call.wake, round.next_woken, round.popped
   for i = popped, next_woken, -1 do table.insert(wake.unserved, 1, round.woken[i].tag) end

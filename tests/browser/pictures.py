@@ -1,6 +1,6 @@
 """Draw the screenshots of README and guides: `python -m tests.browser.pictures DIRECTORY`.
 
-Three tenants, of which one floods; a weight that is changed; a dead letter. The pages are those of a real server.
+Three tenants; one floods; a weight that is changed; a dead letter. The pages are those of a real server.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def reports(a: Server, b: Server, page: Page) -> None:
 
 
 def stuck(a: Server, b: Server, imp: Process) -> None:
-    """A worker whose event loop is blocked is named by all, with the tasks that it holds."""
+    """All pages name a worker with a blocked event loop, and the tasks that it holds."""
     for server in (a, b):
         server.wait_metric(1, "fairq_workers_silent", "imports")
     assert imp.process.poll() is None

@@ -122,7 +122,7 @@ def test_lines_without_duplicates_are_sent_again_only_if_their_keys_are_held(
     more: list[str],
     code: int,
 ) -> None:
-    """Their number says nothing of which are stored, and the first were done long ago."""
+    """Their number does not say which ones are stored, and the first were done long ago."""
     path = write(tmp_path / "lines", "".join(f"{n}\n{n}\n" for n in range(400)))
     argv = ["--lines", path, "--dedupe-payload", "--id", "mine", *more]
     with interrupted(monkeypatch):

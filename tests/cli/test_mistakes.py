@@ -53,7 +53,7 @@ MISTAKES = [  # a command, and what its error names
     (LIMITS, "--stored-bytes"), (f"{LIMITS} --stored-bytes 5MB", "stored_bytes"),
     *((f"{LIMITS} --max-running {text}", "max_running") for text in ("many", "1.5", "-1")),
     *((f"{LIMITS} --rate {text}", "rate") for text in ("5/week", "fast", "1e9")),
-    *((f"{whose} '{hours}'", "opening_hours") for whose in ("tenants hours emails ada", "queues hours emails")
+    *((f"{command} '{hours}'", "opening_hours") for command in ("tenants hours emails ada", "queues hours emails")
       for hours in ("at noon", "12:00-15:00 Europe/Atlantis", "00:00-24:00")),
     ("tenants hours emails ada ''", "open"), ("queues hours emails 12:00-15:00 --always", "open"),
     ("webhooks add emails hooks.example", "invalid url"),

@@ -1,4 +1,4 @@
-"""Tables in a narrow terminal, of which no word is cut, and lines of a log that are only text."""
+"""Tables in a narrow terminal, without cut words, and lines of a log that are only text."""
 
 from __future__ import annotations
 

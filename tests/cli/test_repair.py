@@ -1,4 +1,4 @@
-"""`fairq queues repair` and `fairq serve --repair`: queues whose keys somebody has meddled with."""
+"""`fairq queues repair` and `fairq serve --repair`: queues with damaged keys."""
 
 from __future__ import annotations
 

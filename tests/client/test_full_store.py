@@ -58,7 +58,7 @@ async def test_everything_there_is_drains_to_nothing(
         await operator.ask("configure", queue="emails", settings={"lease_ms": 1000})
         await ada.enqueue("emails", "lost")
         await lost.attach("emails", name="lost")
-        await lost.pushed()  # whose lease runs out; the others' do not, however slow the machine is
+        await lost.pushed()  # its lease runs out; the others' do not, however slow the machine is
         await lost.ask("credit", credit=0)  # its place is free again then
         await operator.ask("configure", queue="emails", settings={"lease_ms": 60_000})
         await ada.enqueue_many("emails", ["plain"] * 100 + ["retry"] * 20 + ["reject"])

@@ -215,7 +215,7 @@ class MoreHostile(Hostile):
 
 
 class HostileFault(Hostile, TypeError):
-    """An error of a kind whose text the worker looks at, since such a one may be its own."""
+    """An error of a kind that the worker may raise itself, so it looks at the text."""
 
     def __repr__(self) -> str:
         raise RuntimeError("nor this")
@@ -242,7 +242,7 @@ class Exits(HostileFault):
 
 
 class Interrupts(Hostile):
-    """An error that cannot be asked whether there is one, and whose text is as ctrl-C."""
+    """An error that has no truth value, and raises KeyboardInterrupt as its text."""
 
     def __str__(self) -> str:
         raise KeyboardInterrupt
@@ -252,7 +252,7 @@ class Interrupts(Hostile):
 
 
 class Textless(Exception):
-    """An error whose text is none."""
+    """An error with a `str` that returns no text."""
 
     def __str__(self) -> str:
         return 1  # type: ignore[return-value]

@@ -223,7 +223,7 @@ class Terminal:
         return output
 
     def start(self, text: str, shown: str) -> None:
-        """Paste commands of which the last one goes on; wait until it shows that it does."""
+        """Paste commands, the last of them a lasting one; wait until its output shows that it runs."""
         *first, last = [line for line in text.splitlines() if line.strip()]
         self.paste("\n".join(first))
         os.write(self._us, last.encode() + b"\n")
@@ -346,9 +346,9 @@ class Reader:
             name = queue["queue"]
             command = f"fairq tenants list {name} --json > tenants && cat tenants"
             tenants = json.loads(operator.paste(command)) if queue["enqueued"] else []  # else a worker made it
-            for whose, state in [("", queue), *((f" of {each['tenant']}", each) for each in tenants)]:
+            for of_whom, state in [("", queue), *((f" of {each['tenant']}", each) for each in tenants)]:
                 if left := [word for word in _BLOCKED if state.get(word)]:
-                    raise Failed(f"the guide leaves queue {name}{whose}: {', '.join(left)}")
+                    raise Failed(f"the guide leaves queue {name}{of_whom}: {', '.join(left)}")
         operator.close()
 
     def kill(self) -> None:

@@ -142,7 +142,7 @@ async def test_another_run_sends_by_itself() -> None:
 
 @pytest.fixture
 async def ends() -> AsyncIterator[tuple[trio.SocketStream, socket.socket]]:
-    """Two ends of a connection, of which the first is trio's."""
+    """Two ends of a connection; the first is trio's."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with theirs:

@@ -60,7 +60,7 @@ def spell(value: Any) -> bytes:
 
 
 class CountingLua:
-    """A client of which only the library's functions are asked: it carries them out itself."""
+    """A client for the library's functions only: it carries them out itself."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client

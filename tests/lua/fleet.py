@@ -52,7 +52,7 @@ class Fleet:
         self.order = itertools.count()
         self.began = queue.now
         self.free = slots
-        self.honest: list[Sender] = []  # whose lags are followed
+        self.honest: list[Sender] = []  # the lags of these are followed
         self.lowest: dict[str, float] = {}
         self.worst_lag = 0.0
         queue.configure(lease_ms=86_400_000, max_attempts=1000)

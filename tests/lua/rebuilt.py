@@ -15,7 +15,7 @@ from .calls import Queue
 from .keyspace import Keyspace
 
 OTHER = "copy"  # the queue that is built from another one
-READS: dict[str, tuple[object, ...]] = {  # whose replies stay
+READS: dict[str, tuple[object, ...]] = {  # their replies stay
     "schedules": ("", "", 0, 100), "due_schedules": (100,), "webhooks": (), "opening_hours": ("", "ada", "bob"),
     "history": (10, -1, 240), "limits": ("",),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What an enqueued task is kept as, and whose clock counts; the state machine has the rest (machine.py)."""
+"""How an enqueued task is kept, and by which clock; the state machine has the rest (machine.py)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def honest(queue: Queue, count: int = 5) -> None:
 
 
 def served(queue: Queue, claims: int, limit: int) -> Counter[str]:
-    """Count by tenant what so many claims lease, whose tasks take 50 ms."""
+    """Count by tenant what so many claims lease; tasks take 50 ms."""
     found = Counter[str]()
     for _ in range(claims):
         leases = queue.claim(limit)

@@ -16,7 +16,7 @@ def leased(queue: Queue, tenant: str) -> int:
 
 
 def run(queue: Queue, ms: int, step: int = 1, limit: int = 100) -> list[int]:
-    """Let time pass, with a tick and a claim at every step whose tasks are done at once; when each task started."""
+    """Let time pass; each step ticks, claims and ends tasks. Returns when each task started."""
     started = []
     for _ in range(0, ms, step):
         queue.advance(step)
@@ -28,14 +28,14 @@ def run(queue: Queue, ms: int, step: int = 1, limit: int = 100) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("whose", "rate", "burst", "within_ms", "starts"),
+    ("name", "rate", "burst", "within_ms", "starts"),
     [("ada", 10, 5, 1000, 15), ("ada", 100, 0, 1000, 200), ("", 0.5, 1, 4000, 3), ("", 1000, 7, 200, 207)],
 )
 def test_a_tenant_starts_as_many_tasks_as_its_rate_and_burst_allow(
-    queue: Queue, whose: str, rate: float, burst: int, within_ms: int, starts: int
+    queue: Queue, name: str, rate: float, burst: int, within_ms: int, starts: int
 ) -> None:
     queue.enqueue("ada", *(f"a{n}" for n in range(400)))
-    queue.set_limits(whose, rate=rate, burst=burst)
+    queue.set_limits(name, rate=rate, burst=burst)
     started = run(queue, within_ms + 1, step=1 if within_ms < 1000 else 10)
     assert abs(len(started) - starts) <= max(1, rate // 50), "what comes in 20 ms comes together"
     for first, last in zip(started, started[burst or int(rate) :], strict=False):

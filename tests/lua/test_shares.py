@@ -25,7 +25,7 @@ def honest(fleet: Fleet, count: int, ms: float = 100) -> None:
 
 
 def thirty_rounds(queue: Queue) -> Counter[str]:
-    """Run tasks of a second in four slots; returns how many of each tenant, whose name is three letters long."""
+    """Run tasks of a second in four slots; returns how many of each tenant; names have three letters."""
     counts = Counter[str]()
     for _ in range(30):
         taken = queue.claim(4)

@@ -24,7 +24,7 @@ DEADLINE_S = 120
 
 
 def pytest_runtest_setup(item: pytest.Function) -> None:
-    """Give every test that does I/O a deadline; pytest's own ends those whose clock jumps."""
+    """Give every test that does I/O a deadline; pytest's own ends those with a jumping clock."""
     test = item.obj
     if not iscoroutinefunction(test) or hasattr(test, "hypothesis") or "autojump_clock" in item.fixturenames:
         return

@@ -153,8 +153,8 @@ class Raw:
     async def create_token(self, role: Role, **more: Any) -> tuple[str, str]:
         """Create a token, a tenant's for ada; returns its id and text."""
         id, text = make_token(role)
-        whose = {"tenant": "ada"} if role is Role.TENANT else {}
-        await self.ask("create_token", id=id, role=role.value, hash=hash_token(text), **whose, **more)
+        owner = {"tenant": "ada"} if role is Role.TENANT else {}
+        await self.ask("create_token", id=id, role=role.value, hash=hash_token(text), **owner, **more)
         return id, text
 
     async def settle(self, queue: str, action: str, *tasks: dict[str, Any], **more: Any) -> list[str]:

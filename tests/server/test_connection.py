@@ -118,7 +118,7 @@ class SlowStore:
         return {}
 
     def answer(self) -> None:
-        """Answer all that wait, also those whose connection has ended."""
+        """Answer all waiting requests, also on connections that have ended."""
         waits, self.waits = self.waits, []
         for wait in waits:
             wait.end(b"")

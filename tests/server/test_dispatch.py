@@ -339,7 +339,7 @@ async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
 async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_lease(
     monkeypatch: pytest.MonkeyPatch, worker: Raw, ada: Raw
 ) -> None:
-    """As where a settlement takes several calls, of which a later one fails."""
+    """As where a settlement takes several calls, and a later one fails."""
     settle, may_fail = Store.settle, trio.Event()
 
     async def half(self: Store, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:

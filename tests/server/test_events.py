@@ -1,4 +1,4 @@
-"""The feed through the server: whose it is, how long an answer waits, and that none is missed."""
+"""The feed through the server: its tenant alone reads it, how long an answer waits, and no event is missed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker sees of tasks whose next lost lease would be their last: they come one by one, with nothing beside."""
+"""What a worker sees of tasks whose next lost lease would be their last: they come one by one, and alone."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ async def test_a_lost_claim_is_repeated_until_the_store_answers(autojump_clock: 
 
 @define(eq=False)
 class ExpiringStore(ForgetfulStore):
-    """Is asked again for tasks of which two expire."""
+    """Is asked again for tasks; two of them expire."""
 
     given_back: list[str] = field(factory=list)
 

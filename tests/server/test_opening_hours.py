@@ -26,17 +26,17 @@ MARS = "12:00-15:00 Mars/Olympus"
 HOUR_MS = 3_600_000
 
 
-async def due(store: Store, whose: str, *, opens: bool, in_ms: int = 300, text: str = "") -> int:
+async def due(store: Store, tenant: str, *, opens: bool, in_ms: int = 300, text: str = "") -> int:
     """Have opening hours change soon, as if their text said so; returns when."""
     now_ms, _ = await store.opening_hours("q")
     text = text or (daily(now_ms, -60, 60) if opens else daily(now_ms, 60, 120))
-    await store.set_opening_hours("q", OpeningHours(whose, text, not opens, now_ms + in_ms))
+    await store.set_opening_hours("q", OpeningHours(tenant, text, not opens, now_ms + in_ms))
     return now_ms + in_ms
 
 
-async def is_open(store: Store, whose: str) -> bool:
+async def is_open(store: Store, tenant: str) -> bool:
     """Read whether a tenant, or the queue, is open."""
-    _, (hours,) = await store.opening_hours("q", [whose])
+    _, (hours,) = await store.opening_hours("q", [tenant])
     return hours.is_open
 
 

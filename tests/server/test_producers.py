@@ -1,4 +1,4 @@
-"""Frames of producers: whose tasks they hold, and how a tenant's refusal is reported."""
+"""Frames of producers: for which tenants, and how a tenant's refusal is reported."""
 
 from __future__ import annotations
 

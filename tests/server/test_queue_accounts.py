@@ -156,7 +156,7 @@ def test_all_free_slots_go_to_queues_that_wait(rows: list[tuple[float, bool, int
 
 @pytest.mark.parametrize("slots", [1, 4, 30])
 def test_partitions_get_the_part_of_their_tenants_beside_another_queue(slots: int) -> None:
-    """The queue has half of the time, whose places get parts by the weight of the tenants that compete there."""
+    """The queue has half of the time; its places get parts by the weight of the tenants that compete there."""
     weights = {"many/3.0": 1_000, "many/3.1": 4_000, "many/3.2": 15_000}
     queues = {
         name: Queue(always(length)) for name, length in zip((*weights, "one"), (0.03, 0.1, 0.3, 1.0), strict=True)

@@ -288,7 +288,7 @@ NOT_YOURS: dict[str, Answer] = {  # what bob hears who names what is ada's
     "unschedule": {"previous": False},
     "events": {"oldest": 1, "newest": 0, "events": []},
 }
-HIS_OWN = {"enqueue", "open_batch", "schedule", "limits"}  # of which the first three make something
+HIS_OWN = {"enqueue", "open_batch", "schedule", "limits"}  # the first three make something
 
 
 async def test_what_is_another_tenants_looks_as_if_it_were_not_there(served: Served, server_store: str) -> None:

@@ -26,7 +26,7 @@ EVERY = {"queue": "q", "name": "every", "payload": 1, "every_ms": 1000}
 
 
 async def overdue(store: Store, name: str, misfire: str, late_ms: int) -> int:
-    """Make a schedule of ada's whose fire was `late_ms` ago; returns when that was."""
+    """Make a schedule of ada's that should have fired `late_ms` ago; returns when."""
     now_ms, _ = await store.schedules("q", "ada", name)
     timing = Timing(every_ms=3_600_000)
     await store.schedule("q", "ada", name, timing, now_ms - late_ms, misfire, NewTask("late", b'"late"'))

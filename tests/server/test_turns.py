@@ -29,7 +29,7 @@ def of_tenant(usage: Usage) -> Connection:
 
 
 def fast() -> Usage:
-    """The usage of a tenant whose rates do not hold it up."""
+    """The usage of a tenant with rates that do not delay it."""
     return Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
 
 

@@ -28,7 +28,7 @@ class Proxy:
     _losing: int = field(default=0, init=False)
     _muted: int = field(default=0, init=False)  # so many of the first connections
     _flow: trio.Event = field(factory=trio.Event, init=False)
-    _scopes: dict[trio.CancelScope, str] = field(factory=dict, init=False)  # and whose connection
+    _scopes: dict[trio.CancelScope, str] = field(factory=dict, init=False)  # and the name of its connection
     _refused: set[str] = field(factory=set, init=False)
 
     def hold(self) -> None:

@@ -49,7 +49,7 @@ def test_queues_with_other_numbers_of_partitions_share_no_place() -> None:
 
 
 class Pair:
-    """The same calls of two queues, one of which has partitions; the answers must be the same."""
+    """The same calls of two queues, one with partitions; the answers must be the same."""
 
     def __init__(self, store: Store, seed: int) -> None:
         self.store, self.random = store, random.Random(seed)

@@ -25,7 +25,7 @@ TIMES = st.one_of(st.just(0), st.integers(1, MAX_TIME_MS))
 
 @st.composite
 def tasks(draw: st.DrawFn) -> NewTask:
-    """Tasks that may start now, and whose period is not over."""
+    """Tasks that may start now, before their end."""
     payload = draw(st.binary(max_size=300))
     start_at_ms = draw(st.one_of(st.just(0), st.integers(1, NOW_MS)))
     expires_in_ms = draw(SOME_SPANS)

@@ -33,7 +33,7 @@ def owner_of(store: stores.LocalServer) -> Iterator[redis.Redis]:
 
 
 def primary_and_replica(start_store: StartStore) -> tuple[stores.LocalServer, stores.LocalServer]:
-    """Two stores, the second of which follows the first."""
+    """Two stores; the second follows the first."""
     settings = {"appendfsync": "everysec", "repl-diskless-sync-delay": "0"}
     primary = start_store(settings)
     return primary, start_store({**settings, "replicaof": f"{HOST} {primary.port}"})

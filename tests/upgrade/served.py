@@ -16,7 +16,7 @@ ANY = "ada"  # the tenant of what is remembered without one
 
 
 def write_served(file: Path, to: Path, queue: str) -> None:
-    """Write a backup anew, one queue of which is a walk's."""
+    """Write a backup anew; one of its queues is a walk's."""
     with file.open("rb") as source, to.open("wb") as out:
         first, *rest = read_lines(source)
         lines = [load(line) for line in rest]

@@ -74,7 +74,7 @@ def account_for(client: redis.Redis, name: str, lines: list[dict[str, Any]]) -> 
 
 
 def served(file: Path, folder: Path) -> Path:
-    """Write a backup whose walked queue is one of servers, which a restore asks for."""
+    """Write a backup with the walked queue among those of servers, as a restore requires."""
     write_served(file, to := folder / "served.jsonl.gz", WALKED)
     return to
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from fairq.store import library
 
 ROOT = Path(__file__).parents[2]
-GROWN = (  # the records that it writes with its fields; not those whose length counts among what a tenant keeps
+GROWN = (  # the records that it writes with its fields; not those that count by length in what a tenant keeps
     "QUEUE", "ACCOUNT", "BOOKS", "DETAILS", "RUN", "BUNDLE", "DEATH", "BATCH", "SCHEDULE", "HOURS", "WEBHOOK",
 )  # fmt: skip
 MIGRATION = """

@@ -391,7 +391,7 @@ def test_done_calls_do_not_pile_up(end: End) -> None:
 
 
 def call_much(end: End) -> int:
-    """Make 30,000 calls of all kinds whose time runs out; returns how much is kept of them."""
+    """Make 30,000 calls of all kinds that time out; returns how much is kept of them."""
     session = end.session
     for _ in range(20):
         for number in range(500):

@@ -266,7 +266,7 @@ def test_whatever_stands_still_no_task_begins_outside_of_its_lease_or_after_its_
     worker = Worker(attach_s=attach)
     session, now = worker.session, worker.now + idle
     worker.now = now
-    leased_at, over_at = now, now + lease_s  # by the store, whose clock is ours
+    leased_at, over_at = now, now + lease_s  # by the store's clock, which is the test's
 
     def attached_ms(at: float) -> int:
         return int((at - worker.attached_at) * (1 + drift) * 1000) - 1

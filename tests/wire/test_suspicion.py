@@ -84,7 +84,7 @@ def test_a_server_that_answers_five_seconds_late_is_never_gone(waits: bool, jitt
 
 @SPREAD
 def test_a_server_that_stands_still_for_five_seconds_at_a_time_is_never_gone(jitter: float) -> None:
-    """As one whose event loop is blocked: all that came meanwhile is answered at the end."""
+    """As with a blocked event loop: what came meanwhile is answered at the end."""
     blocked = line(lambda at: at if at % 6 < 1 else at - at % 6 + 6, jitter, Ask(0.0, 100, is_due=True))
     blocked.run(600)
     assert blocked.gone_at == inf

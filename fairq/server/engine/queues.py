@@ -72,10 +72,10 @@ class Queues:
                 if queue_of(place) not in self.long_polls and place not in self.dispatchers:
                     del self._channels[channel]
                     await self.store.subscription.remove(channel)
-            for whose, unmade in list(self._unmade.items()):
+            for client, unmade in list(self._unmade.items()):
                 unmade.intersection_update(self.long_polls)
                 if not unmade:
-                    del self._unmade[whose]
+                    del self._unmade[client]
 
     def on_message(self, channel: str, message: str) -> None:
         """Handle a message of a queue's channel; an empty channel means that any message may have been missed."""
@@ -101,7 +101,7 @@ class Queues:
             self._channels[channel] = place
             self.nursery.start_soon(self.store.subscription.add, channel)  # the caller may be cancelled
 
-    async def long_polls_of(self, queue: str, whose: Hashable) -> LongPolls:
+    async def long_polls_of(self, queue: str, client: Hashable) -> LongPolls:
         """Return the long polls of a queue, listening to its channel from now on.
 
         Of queues that do not exist the server listens to MAX_UNMADE for each tenant or token, by their names; those
@@ -109,7 +109,7 @@ class Queues:
         """
         if queue not in self.long_polls:
             if not await self.store.registry.exists(queue):
-                unmade = self._unmade[whose]
+                unmade = self._unmade[client]
                 unmade.difference_update(self.store.registry.known)
                 if len(unmade) >= MAX_UNMADE and queue not in unmade:
                     return LongPolls()

@@ -16,7 +16,7 @@ IS_BATCHED = not peerlib.SETTINGS.get("is_quiet")
 
 
 class Client:
-    """Publishes messages, each of which the server confirms; in bulk a chunk is under way at once."""
+    """Publishes messages and waits for the server to confirm each; in bulk a chunk is under way at once."""
 
     def __init__(self, connection: Connection) -> None:
         self.stream = connection.jetstream()

@@ -49,7 +49,7 @@ async def handle_async(payload: str) -> None:
 
 
 async def concurrently(call: Callable[[str], Awaitable[None]], payloads: list[str], callers: int) -> None:
-    """Divide payloads among concurrent callers, each of which waits for each of its own."""
+    """Divide payloads among concurrent callers; each waits for one of its own before the next."""
     left = iter(payloads)
 
     async def caller() -> None:

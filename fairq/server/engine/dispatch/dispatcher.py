@@ -5,7 +5,7 @@ shown that the queue is empty, the dispatcher sleeps until it is notified (of a 
 channel, by the ticker). claiming.py says when the next claim leaves. A task may be cancelled while the reply of the
 claim that brings it is on its way. So ids of cancelled tasks without a holder are kept until that reply.
 
-Queues that share workers do not wait for a queue whose claims fail, or are not answered within LATE_S: it gets no slots
+Queues that share workers do not wait for one with claims that fail, or take longer than LATE_S: it gets no slots
 until that is over, and those that it had reserved are the others'. If its answer brings tasks after all, those without
 room are given back.
 
@@ -421,7 +421,7 @@ class Dispatcher:
         return [(each.id, each.lease, 0) for each in leases[at:]]
 
     def _line_up(self, worker: Worker, leases: Sequence[Lease], claim: Claim) -> Sequence[Lease]:
-        """Let those leases wait whose tasks run alone; returns the others."""
+        """Hold back the leases of tasks that run alone; returns the others."""
         for lease in leases:
             if lease.id in claim.alone and self._taskless is not None:
                 waiting = Waiting(

@@ -29,7 +29,7 @@ MAX_TENANTS, MAX_QUEUES, MAX_MARKS = 200, 20, 20
 STEP_S, KEPT_S, IDLE_S = 1.0, 120, 5.0
 PAST_STEP_S = STEPS["1h"][0]
 COLORS = 8  # of tenants, in fairq.css
-_WINDOW = 10  # samples of which a share is averaged, so that it does not jump with each task
+_WINDOW = 10  # samples in a share's average, so that it does not jump with each task
 _SLACK = 0.05  # by which a share must be larger for its row to move up: rows stay where an operator is about to press
 
 

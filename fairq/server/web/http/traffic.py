@@ -37,11 +37,11 @@ class Places:
 
         def take(more: int) -> None:
             nonlocal own
-            for taken, limit, whose in (
+            for taken, limit, of_whom in (
                 (self.taken, self.most, "at this server"), (self._owners[owner], most, "for this tenant or token"),
             ):  # fmt: skip
                 if taken + more > limit:
-                    message = f"too many requests: at most {limit} {self.what} {whose}"
+                    message = f"too many requests: at most {limit} {self.what} {of_whom}"
                     raise TooMany(message, retry_in_ms=bounds.RETRY_MS)
             own += more
             self._add(owner, more)
@@ -60,4 +60,4 @@ class Places:
 
 def places(what: str, name: str) -> Places:
     """Make the places that bounds.py has under a name: in all, of a tenant, of a token of many users."""
-    return Places(what, *(getattr(bounds, f"MAX_{whose}{name}") for whose in ("", "TENANT_", "TOKEN_")))
+    return Places(what, *(getattr(bounds, f"MAX_{part}{name}") for part in ("", "TENANT_", "TOKEN_")))

@@ -195,7 +195,7 @@ class DrainedNames:
     def asks(self, identity: Identity, name: str) -> bool:
         """Record a request of a worker; returns whether it is drained."""
         now = trio.current_time()
-        is_drained = any(self._until.get((whose, name), now) > now for whose in (None, identity))
+        is_drained = any(self._until.get((owner, name), now) > now for owner in (None, identity))
         if is_drained:
             self.add(identity, name)
         return is_drained
