@@ -144,14 +144,16 @@ class Leases(Driver):
             self._work.settle(queue, Settlement("release", task.id, task.lease))
 
     def consume(self, queues: list[str]) -> None:
-        """Attach to these queues, on another connection, which takes over the leases that are held."""
+        """Attach to these queues, and those of held leases, on another connection, which takes the leases over."""
         self._change(lambda: self._consume(queues))
 
     def _consume(self, queues: list[str]) -> None:
-        self._work.queues = self.queues = queues
         if self._transport:
             self._transport.abandon()  # without a farewell, which would give the leases back
             self._lose(time.monotonic())
+        self.queues, work = queues, self._work
+        held = {queue for lines in (work.held, work.settlements) for queue, line in lines.items() if line}
+        work.queues = sorted({*queues, *held})
 
     def leave(self) -> None:
         """Give back what has not begun, wait a short time until the server knows all settlements, and disconnect."""

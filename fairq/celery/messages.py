@@ -39,11 +39,13 @@ def to_task(message: Message, default_tenant: str) -> NewTask:
     if tenant := tenant_of(headers, default_tenant):
         id = full_id(tenant, id)
     text = json.dumps(message, default=str, ensure_ascii=False, separators=(",", ":"))
+    expires_at_ms = _ms_of(headers.get("expires"))
     return NewTask(
         id,
         text.encode(errors="replace"),
         start_at_ms=_ms_of(headers.get("eta")) or 0,
-        expires_at_ms=_ms_of(headers.get("expires")),
+        expires_at_ms=expires_at_ms,
+        expires_in_ms=None if expires_at_ms else _whole(properties.get("expiration")),
         priority=_priority_of(properties.get("priority")),
         name=name if name.isprintable() and len(name.encode()) <= MAX_NAME_BYTES else "",
     )
@@ -54,9 +56,10 @@ def to_message(queue: str, task: PushedTask) -> Message:
     message = task.payload
     if not (isinstance(message, dict) and isinstance(message.get("properties"), dict)):
         raise NotAMessage("the payload is no message of Celery")
-    headers = message["headers"] = dict(message.get("headers") or {})
-    headers[HEADER] = task.tenant
-    headers["eta"] = None  # the task has waited; a worker would hold it while its own clock is behind
+    headers = message.setdefault("headers", {})
+    if "task" in headers:  # else it is none of Celery's
+        headers[HEADER] = task.tenant
+        headers["eta"] = None  # the task has waited; a worker would hold it while its own clock is behind
     properties = message["properties"]
     properties["delivery_tag"] = f"{queue} {task.id} {task.lease}"
     properties.setdefault("delivery_info", {})["redelivered"] = task.attempt > 1
@@ -93,6 +96,11 @@ def _ms_of(text: str | None) -> int | None:
     if time.tzinfo is None:
         time = time.replace(tzinfo=current_app.timezone)
     return round(time.timestamp() * 1000)
+
+
+def _whole(text: str | None) -> int | None:
+    """Return the milliseconds of a message's expiration, None if it has none."""
+    return int(text) if text else None
 
 
 def _priority_of(priority: int | None) -> int:

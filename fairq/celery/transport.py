@@ -80,7 +80,11 @@ class Channel(virtual.Channel):
                 outcomes.expired(message["headers"].get("id"))
 
     def _put_fanout(self, exchange: str, message: Message, routing_key: str, **_: Any) -> None:
-        broadcast(self.connection.client, exchange, message)
+        queues = {queue for _, _, queue in self.get_table(exchange) if self.connection.declared.get(queue)}
+        for queue in queues:
+            self._put(queue, message)
+        if not queues:
+            broadcast(self.connection.client, exchange, message)
 
     def _queue_bind(self, *_: Any) -> None:
         pass
@@ -116,6 +120,8 @@ class Channel(virtual.Channel):
         super().basic_consume(queue, no_ack, callback, consumer_tag, **options)
         if no_ack:
             self._no_ack.add(queue)
+        if self._leases:
+            self._leases.limit(self._credit)
         self.connection.alarm.ring()
 
     def basic_cancel(self, consumer_tag: str) -> None:
@@ -125,7 +131,7 @@ class Channel(virtual.Channel):
             self._leases.limit(0)
 
     def deliver(self) -> bool:
-        """Hand a task to its consumer; returns False if none is there that may begin."""
+        """Hand the tasks that may begin to their consumers; returns False if there are none."""
         leases = self._leases_of_consumed()
         if leases is None:
             return False
@@ -134,9 +140,13 @@ class Channel(virtual.Channel):
         if leases.is_dismissed:
             leases.is_dismissed = False
             outcomes.stop()
-        pushed = refused(leases.take)
-        if pushed is None:
-            return False
+        has_any = False
+        while pushed := refused(leases.take):
+            has_any = True
+            self._deliver(leases, pushed)
+        return has_any
+
+    def _deliver(self, leases: Leases, pushed: Pushed) -> None:
         try:
             message = to_message(pushed.queue, pushed.task)
             consume = self.connection._callbacks[pushed.queue]
@@ -145,22 +155,18 @@ class Channel(virtual.Channel):
         except KeyError:  # it is consumed no more
             leases.settle(pushed.lease, "release")
         else:
-            self._hand_over(pushed, message, consume)
-        return True
-
-    def _hand_over(self, pushed: Pushed, message: Message, consume: Any) -> None:
-        tag = message["properties"]["delivery_tag"]
-        self._held[tag] = pushed.lease, str(message["headers"].get("id"))
-        if pushed.queue in self._no_ack:
-            self.basic_ack(tag)
-        consume(message)
+            tag = message["properties"]["delivery_tag"]
+            self._held[tag] = pushed.lease, str(message["headers"].get("id"))
+            if pushed.queue in self._no_ack:
+                self.basic_ack(tag)
+            consume(message)
 
     def _leases_of_consumed(self) -> Leases | None:
         """Return the connection for the queues that are consumed, None if there are none."""
         queues = sorted({queue for queue in self._active_queues if self.connection.declared.get(queue)})
         if self._leases is None and queues:
             self._leases = refused(lambda: self._attach(queues))
-        elif self._leases and not set(queues) <= set(self._leases.queues):
+        elif self._leases and queues and queues != self._leases.queues:
             self._leases.consume(queues)
         return self._leases
 
@@ -247,9 +253,9 @@ class Transport(virtual.Transport):
         return super().establish_connection()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Deliver a message, or wait for one. Raises: TimeoutError."""
+        """Deliver the messages that are there, or wait for one. Raises: TimeoutError."""
         until = inf if timeout is None else monotonic() + timeout
-        while not any(channel.deliver() for channel in list(self.channels)):
+        while not self._deliver_all():
             if (left := until - monotonic()) <= 0:
                 raise TimeoutError
             self.alarm.wait({}, seconds=left)
@@ -264,6 +270,7 @@ class Transport(virtual.Transport):
 
     def _on_alarm(self) -> None:
         self.alarm.wait({}, seconds=0)
-        for channel in list(self.channels):
-            while channel.deliver():
-                pass
+        self._deliver_all()
+
+    def _deliver_all(self) -> bool:
+        return any([channel.deliver() for channel in list(self.channels)])

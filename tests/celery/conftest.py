@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
@@ -84,10 +85,25 @@ def current(shop: Any) -> None:
 
 
 @pytest.fixture
+def operator(port: int) -> Iterator[fairq.sync.OperatorClient]:
+    """An operator's client."""
+    with fairq.sync.open_operator(f"ws://127.0.0.1:{port}", token="dev-operator") as client:
+        yield client
+
+
+@pytest.fixture
 def acme(port: int) -> Iterator[fairq.sync.Client]:
     """A client of the tenant acme."""
     with fairq.sync.open_client(f"ws://127.0.0.1:{port}", token="dev-tenant:acme") as client:
         yield client
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    """Wait until something is so, for as long as a busy machine may take."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def get(result: Any) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery.signals import after_setup_logger
 
 if transport := os.environ.get("SHOP_TRANSPORT"):
     app = Celery("shop", broker_transport=transport)
@@ -23,6 +25,13 @@ app.conf.update(
     task_routes={"shop.mail": {"queue": "emails"}},
     worker_prefetch_multiplier=1,
 )
+
+
+@after_setup_logger.connect
+def say_less(**_: Any) -> None:
+    """Log no line for each task: a test does not read them all, and a full pipe would stop the worker."""
+    for name in ("celery.worker.strategy", "celery.app.trace"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 @app.task(bind=True, name="shop.seen")
@@ -86,6 +95,16 @@ def until(self: Any, started: str, stop: str) -> str:
 
 
 app.task(bind=True, name="shop.until_early", acks_late=False)(until.run.__func__)
+
+
+@app.task(bind=True, name="shop.work", ignore_result=True)
+def work(self: Any, record: str, seconds: float) -> None:
+    """Note the tenant and the task, and work for a while."""
+    line = f"{self.request.tenant} {self.request.id}\n"
+    descriptor = os.open(record, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, line.encode())  # in one piece, also beside other processes
+    os.close(descriptor)
+    time.sleep(seconds)
 
 
 @app.task(bind=True, name="shop.refused")

@@ -17,7 +17,7 @@ from celery.exceptions import TaskRevokedError
 import fairq.celery
 import fairq.sync
 from fairq.model.tasks import TaskState
-from tests.celery.conftest import get, served, variables_for, worker
+from tests.celery.conftest import get, served, variables_for, wait_for, worker
 from tests.cli.harness import read_until
 
 pytestmark = pytest.mark.deep("frameworks")
@@ -28,13 +28,6 @@ def for_acme() -> Iterator[None]:
     """Send all for one tenant."""
     with fairq.celery.tenant("acme"):
         yield
-
-
-@pytest.fixture
-def operator(port: int) -> Iterator[fairq.sync.OperatorClient]:
-    """An operator's client."""
-    with fairq.sync.open_operator(f"ws://127.0.0.1:{port}", token="dev-operator") as client:
-        yield client
 
 
 @contextmanager
@@ -192,13 +185,3 @@ def test_revoking_a_waiting_task_cancels_it(shop: Any, acme: fairq.sync.Client) 
 def test_other_remote_control_answers_nothing_and_fails_nothing(shop: Any) -> None:
     assert shop.app.control.inspect(timeout=0.1).active() is None
     assert shop.app.control.ping(timeout=0.1) == []
-
-
-def wait_for(condition: Any) -> None:
-    """Wait until something is so, for as long as a busy machine may take."""
-    import time
-
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

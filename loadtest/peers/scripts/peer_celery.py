@@ -20,7 +20,7 @@ else:
 app.conf.update(
     task_acks_late=True,
     task_ignore_result=True,
-    worker_prefetch_multiplier=peerlib.SETTINGS.get("prefetch", 4),
+    worker_prefetch_multiplier=1 if url and peerlib.SETTINGS.get("is_quiet") else 4,
     worker_disable_rate_limits=True,
     broker_connection_retry_on_startup=True,
     worker_send_task_events=False,
