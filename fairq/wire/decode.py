@@ -101,7 +101,7 @@ def decode_server(message: Message) -> Any:
             attached_ms = data.get("attached_ms")
             return Push(
                 data["queue"], int(data["lease_ms"]), tasks, int(data.get("run_timeout_ms", 0)),
-                None if attached_ms is None else int(attached_ms),
+                None if attached_ms is None else int(attached_ms), str(data.get("partition", "")),
             )  # fmt: skip
         if kind is Reply:
             if type(message) is bytes:

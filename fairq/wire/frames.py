@@ -130,7 +130,8 @@ class PushedTask(NamedTuple):
 class Push:
     """Tasks for a worker, each leased for `lease_ms`; their handlers may run for `run_timeout_ms` (0: on).
 
-    The leases began when the worker had been attached for `attached_ms` or later, by the server's clock.
+    The leases began when the worker had been attached for `attached_ms` or later, by the server's clock. `partition`:
+    that of the queue in which they are, if it has several; tasks of different ones are settled in different frames.
     """
 
     type: ClassVar[str] = "push"
@@ -139,6 +140,7 @@ class Push:
     tasks: list[PushedTask]
     run_timeout_ms: int = 0
     attached_ms: int | None = None
+    partition: str = ""
 
 
 @frozen

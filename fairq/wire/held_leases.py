@@ -111,11 +111,20 @@ class Watch:
 class Terms:
     """The terms of leases that came together, or were renewed together."""
 
-    __slots__ = ("attached_s", "given_at", "lease_s", "lost_at", "pushed_at", "renew_at", "renew_s", "sure_until")
+    __slots__ = (
+        "attached_s", "given_at", "lease_s", "lost_at", "partition", "pushed_at", "renew_at", "renew_s", "sure_until",
+    )  # fmt: skip
 
     def __init__(
-        self, now: float, lease_s: float, renew_s: float, given_at: float, attached_s: float | None = None
+        self,
+        now: float,
+        lease_s: float,
+        renew_s: float,
+        given_at: float,
+        attached_s: float | None = None,
+        partition: str = "",
     ) -> None:
+        self.partition = partition
         self.lease_s, self.lost_at = lease_s, now + lease_s
         self.renew_s, self.renew_at = renew_s, now + renew_s
         self.given_at = given_at  # or renewed: at the latest
@@ -126,7 +135,7 @@ class Terms:
 
     def renewed(self, sent_at: float) -> Terms:
         """Return the terms after a renewal."""
-        terms = Terms(sent_at, self.lease_s, self.renew_s, sent_at, self.attached_s)
+        terms = Terms(sent_at, self.lease_s, self.renew_s, sent_at, self.attached_s, self.partition)
         terms.pushed_at = self.pushed_at
         return terms
 

@@ -102,12 +102,20 @@ class ServerSession(Session):
         self.send(Error.type, {name: value for name, value in body.items() if value is not None})
 
     def push(
-        self, queue: str, lease_ms: int, leases: Iterable[Lease], run_timeout_ms: int = 0, attached_ms: int = 0
+        self,
+        queue: str,
+        lease_ms: int,
+        leases: Iterable[Lease],
+        run_timeout_ms: int = 0,
+        attached_ms: int = 0,
+        partition: str = "",
     ) -> None:
         """Give leased tasks to the worker, in as many frames as their payloads need; a long one goes alone."""
         head: dict[str, Any] = {"queue": queue, "lease_ms": lease_ms, "attached_ms": attached_ms}
         if run_timeout_ms:
             head["run_timeout_ms"] = run_timeout_ms
+        if partition:
+            head["partition"] = partition
         tasks: list[dict[str, Any]] = []
         room = _PUSH_BYTES
         for each in leases:

@@ -1,6 +1,7 @@
 """A worker's settlements on their way to the server, and how refused ones are handled.
 
-A settlement is repeated until the store has answered it. Those of a queue keep their order.
+A settlement is repeated until the store has answered it. Those of a queue, or of a partition of it, keep their order in
+a line of their own: while a primary of the store is away, the lines of the others go on.
 """
 
 from __future__ import annotations
@@ -36,22 +37,37 @@ _LINK_COST = 64  # of a link, around its payload
 _FRAME_COST = 20_000  # of a frame of settlements, without their results
 
 
-def settle_key(queue: str) -> Key:
-    """Name the line of a queue's settlements."""
-    return "settle", queue
+def line_of(queue: str, partition: str) -> str:
+    """Name the line of a queue, or of one of its partitions."""
+    return f"{queue}/{partition}" if partition else queue
+
+
+def queue_of(line: str) -> str:
+    """Return the queue of a line."""
+    return line.partition("/")[0]
+
+
+def settle_key(line: str) -> Key:
+    """Name the frames of a line."""
+    return "settle", line
 
 
 @define(eq=False)
 class SettleExchange(Exchange):
     session: WorkerSession
-    queue: str
+    line: str
     settlements: list[Settlement]
     has_window = True
 
     @property
     def key(self) -> Key:
-        """Each queue has a line of its own."""
-        return settle_key(self.queue)
+        """Each line waits by itself."""
+        return settle_key(self.line)
+
+    @property
+    def queue(self) -> str:
+        """Return the queue of the line."""
+        return queue_of(self.line)
 
     def answered(self, body: dict[str, Any], now: float) -> None:
         outcomes, session = outcomes_of(body, "outcomes", len(self.settlements)), self.session
@@ -112,10 +128,10 @@ class SettleExchange(Exchange):
             leaving.append(failed(each, error) if is_away else each)
         self.settlements = staying
         self.lost()
-        session.settlements[self.queue].extend(leaving)
+        session.settlements[self.line].extend(leaving)
 
     def lost(self) -> None:
-        self.session.settlements[self.queue].extendleft(reversed(self.settlements))
+        self.session.settlements[self.line].extendleft(reversed(self.settlements))
 
 
 def take_settlements(

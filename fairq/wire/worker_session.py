@@ -26,6 +26,8 @@ from fairq.wire.settlements import (
     LEASE_BYTES,
     SettleExchange,
     encode_settlement,
+    line_of,
+    queue_of,
     sendable,
     settle_key,
     take_settlements,
@@ -106,6 +108,7 @@ class WorkerSession(ClientSession):
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)
     held: dict[str, dict[str, _Held]] = field(factory=dict, init=False)  # by queue and id
+    # By line: a queue, or a partition of it: a frame of settlements waits for one primary of the store alone.
     settlements: defaultdict[str, deque[Settlement]] = field(factory=lambda: defaultdict(deque), init=False)
     unsettled: int = field(default=0, init=False)
     shortest_s: float = field(default=float("inf"), init=False)  # lease since nothing was held
@@ -151,7 +154,7 @@ class WorkerSession(ClientSession):
             self.shortest_s = min(self.shortest_s, lease_s) if self.holding else lease_s
             attached_s = None if frame.attached_ms is None else frame.attached_ms / 1000
             given_at = now if attached_s is None else self.clock.earliest(attached_s, now)
-            terms = Terms(now, lease_s, lease_s / _RENEWALS_PER_LEASE, given_at, attached_s)
+            terms = Terms(now, lease_s, lease_s / _RENEWALS_PER_LEASE, given_at, attached_s, frame.partition)
             held, pushed = self.held.setdefault(frame.queue, {}), {task.id: (task.lease, terms) for task in frame.tasks}
             for id in held.keys() & pushed:  # its old lease was lost, which was not known before
                 self.lost.append(HeldLease(frame.queue, id, held[id][0]))
@@ -232,12 +235,12 @@ class WorkerSession(ClientSession):
 
     def settle(self, queue: str, settlement: Settlement) -> bool:
         """End a lease; returns False if it was already lost."""
-        line, id = self.held.get(queue, {}), settlement.id
-        held = line.get(id)
+        leases, id = self.held.get(queue, {}), settlement.id
+        held = leases.get(id)
         if held is None or held[0] != settlement.lease:
             return False
-        del line[id]
-        self.settlements[queue].append(settlement)
+        del leases[id]
+        self.settlements[line_of(queue, held[1].partition)].append(settlement)
         self.unsettled += 1
         return True
 
@@ -253,10 +256,10 @@ class WorkerSession(ClientSession):
     @property
     def unsent(self) -> int:
         """How many settlements are sent at the end of the turn: none that wait for earlier ones, or for a pause."""
-        return sum(len(line) for queue, line in self.settlements.items() if line and self._may_settle(queue))
+        return sum(len(waiting) for line, waiting in self.settlements.items() if waiting and self._may_settle(line))
 
-    def _may_settle(self, queue: str) -> bool:
-        return self.has_room(SettleExchange, settle_key(queue), self._window)
+    def _may_settle(self, line: str) -> bool:
+        return self.has_room(SettleExchange, settle_key(line), self._window)
 
     @property
     def has_outgoing(self) -> bool:
@@ -296,11 +299,11 @@ class WorkerSession(ClientSession):
         if self.credit != self.sent_credit and _CreditExchange not in self.under_way:
             self.sent_credit = self.credit
             self.start("credit", {"credit": self.credit}, _CreditExchange(self), now)
-        for queue, waiting in self.settlements.items():
-            while waiting and self._may_settle(queue):
-                batch = take_settlements(queue, waiting, self.alone, self.enqueues.limits)
+        for line, waiting in self.settlements.items():
+            while waiting and self._may_settle(line):
+                batch = take_settlements(queue := queue_of(line), waiting, self.alone, self.enqueues.limits)
                 body = {"queue": queue, "settlements": [encode_settlement(each) for each in batch]}
-                self.start("settle", body, SettleExchange(self, queue, batch), now)
+                self.start("settle", body, SettleExchange(self, line, batch), now)
         if self.reports and now >= self.report_at:
             self._tell_progress(now)
         super().gather(now)
@@ -327,7 +330,8 @@ class WorkerSession(ClientSession):
         self.must_attach, self.has_asked, self.sent_credit = False, True, self.credit
         most = self._most(LEASE_BYTES)
         leases = [HeldLease(queue, id, number) for queue, line in self.held.items() for id, (number, _) in line.items()]
-        leases += [HeldLease(queue, each.id, each.lease) for queue, line in self.settlements.items() for each in line]
+        waiting = self.settlements.items()
+        leases += [HeldLease(queue_of(line), each.id, each.lease) for line, some in waiting for each in some]
         body: dict[str, Any] = {
             "worker": self.worker,
             "queues": list(self.queues),
@@ -386,10 +390,12 @@ class WorkerSession(ClientSession):
 
     def _renew(self, queue: str, held: dict[str, _Held], now: float) -> None:
         """Renew leases after a third of their time."""
-        due = [HeldLease(queue, id, number) for id, (number, terms) in held.items() if terms.renew_at <= now]
+        lines: dict[str, list[HeldLease]] = {}
+        for id, (number, terms) in held.items():
+            if terms.renew_at <= now:
+                lines.setdefault(terms.partition, []).append(HeldLease(queue, id, number))
         most = self._most(LEASE_BYTES)
-        for start in range(0, len(due), most):
-            batch = due[start : start + most]
+        for batch in (due[start : start + most] for due in lines.values() for start in range(0, len(due), most)):
             for each in batch:
                 terms = held[each.id][1]
                 terms.renew_at = now + min(_RETRY_RENEWAL_S, terms.lease_s / 10)

@@ -33,7 +33,7 @@ class Worker(Protocol):
     name: str
     tracks_leases: bool  # on its account: what it holds is known, so that a task can run alone
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
+    def push(self, place: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
         """Give leased tasks to the worker; they were claimed at this time or later."""
 
     def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:

@@ -415,7 +415,7 @@ class Dispatcher:
                 heapq.heappush(room, (free + len(some), i, worker))
         for worker, some in given.items():
             if together := self._line_up(worker, some, claim) if claim.alone and worker.tracks_leases else some:
-                worker.push(self.queue, claim.lease_ms, together, claim.run_timeout_ms, self.claiming.first_left_at)
+                worker.push(self.place, claim.lease_ms, together, claim.run_timeout_ms, self.claiming.first_left_at)
         for id in self._cancelled.intersection(map(_id_of, leases)):
             self.stop_task(id)
         return [(each.id, each.lease, 0) for each in leases[at:]]

@@ -119,7 +119,7 @@ class Connection:
         """Serve requests until either side ends the connection."""
         raise NotImplementedError
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
+    def push(self, place: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
         """Give leased tasks to the worker; they were claimed at this time or later."""
         raise NotImplementedError
 

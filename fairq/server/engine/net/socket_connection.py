@@ -63,9 +63,10 @@ class SocketConnection(Connection):
                     taskless.close()
                 self._scope.cancel()
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
+    def push(self, place: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
         """Give leased tasks to the worker, at once: it begins while the rest of the turn goes on."""
-        self.session.push(queue, lease_ms, leases, run_timeout_ms, self.attached_ms(claimed_at))
+        queue, _, partition = place.partition("/")
+        self.session.push(queue, lease_ms, leases, run_timeout_ms, self.attached_ms(claimed_at), partition)
         self.transport.send_now()
         self.account.lease(queue, leases, lease_ms / 1000, turn_time())
         self._wake_in_time()

@@ -28,6 +28,7 @@ from fairq.server.engine.dispatch.worker_account import OVER_S, TaskKey
 from fairq.server.engine.net.auth import Identity
 from fairq.server.web.http.bounds import CALLER_S, CLAIM_BYTES, MAX_DRAINED, MAX_TOKEN_WORKERS, MAX_WORKERS, RETRY_MS
 from fairq.server.web.http.connections import HttpConnection, make_connection
+from fairq.store.partitions import queue_of
 from fairq.wire import messages as wire
 from fairq.wire import terms
 from fairq.wire.server_session import why_not
@@ -58,8 +59,9 @@ class HttpWorker(HttpConnection):
     _handed: dict[TaskKey, tuple[int, float]] = field(factory=dict, init=False)  # -> number, when over; in order
     _lease_s: float = field(default=0.0, init=False)
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
+    def push(self, place: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
         """Give leased tasks to the waiting claims; tasks without a claim are given back."""
+        queue = queue_of(place)
         left, self._lease_s = list(leases), lease_ms / 1000
         while left and self._claims:
             claim = self._claims.popleft()
