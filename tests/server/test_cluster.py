@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,11 +13,12 @@ import trio
 
 import fairq
 from fairq.store import keys
+from fairq.store.partitions import place_in, places_of
 from tests import clusters
 from tests.store.waiting import wait_until
 from tests.system.harness import open_world
 
-from .harness import OPERATOR, WORKER, raw, running, tenant
+from .harness import OPERATOR, PRODUCER, WORKER, raw, running, tenant
 
 QUEUES = [f"queue-{number}" for number in range(6)]
 TASKS = 30
@@ -121,3 +124,42 @@ async def test_links_reach_queues_of_other_primaries_also_while_a_slot_moves(
             await wait_until(lambda: len(ends) >= 2 * TASKS, 50)
             nursery.cancel_scope.cancel()
     assert sorted(ends) == list(range(2 * TASKS))
+
+
+async def test_a_queue_with_partitions_goes_on_while_a_primary_stands_still(
+    start_cluster: Callable[..., clusters.Cluster], tmp_path: Path
+) -> None:
+    """Its tenants wait meanwhile, and no task runs twice; the tenants of the other primaries do not wait."""
+    cluster, ran = start_cluster(), list[tuple[str, int]]()
+    places = places_of("imports", 12)
+    home = {f"t{n}": cluster.owner(keys.queue_prefix(place_in(places, f"t{n}"))) for n in range(24)}
+    assert len({node.port for node in home.values()}) == 3
+    victim = cluster.nodes[0]
+    with open_world(tmp_path) as world:
+        url = await world.serve("--store", cluster.url).wait_url()
+        app = fairq.Worker(url, WORKER, 10, name="w")
+
+        @app.task("imports")
+        async def handle(task: fairq.Task) -> None:
+            await trio.sleep(0.02)
+            ran.append((task.tenant, task.payload))
+
+        async with (
+            fairq.open_client(url, token=PRODUCER) as client,
+            fairq.open_client(url, token=OPERATOR) as operator,
+            trio.open_nursery() as nursery,
+        ):
+            await operator.request("configure", {"queue": "imports", "settings": {"partitions": 12}})
+            for tenant_ in home:
+                await client.enqueue_many("imports", range(TASKS), tenant=tenant_)
+            await nursery.start(app.run)
+            await wait_until(lambda: len(ran) >= 100)
+            os.kill(victim.server.pid, signal.SIGSTOP)
+            try:
+                others = [tenant_ for tenant_, node in home.items() if node is not victim]
+                await wait_until(lambda: sum(of in others for of, _ in ran) == TASKS * len(others), 50)
+            finally:
+                os.kill(victim.server.pid, signal.SIGCONT)
+            await wait_until(lambda: len(ran) >= TASKS * len(home), 50)
+            nursery.cancel_scope.cancel()
+    assert sorted(ran) == sorted((tenant_, n) for tenant_ in home for n in range(TASKS))
