@@ -1,7 +1,8 @@
 """A message of kombu as a task of fairq, and back: the message is the task's payload.
 
-A task has the id of its Celery task. When a running task sends a message under its own id (a retry, `replace`), that is
-another task here, so its id has a suffix: which retry it is, or the message's delivery tag.
+A task has the id of its Celery task. But Celery uses an id again: a running task sends its retry under its own, and the
+last task of a chain that has replaced another has the other's. So what a running task sends has a suffix: a retry its
+number, all else a part of the message's delivery tag.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from uuid import NAMESPACE_OID, uuid5
 from celery import current_app, current_task
 
 from fairq.celery.tenants import HEADER, tenant_of
-from fairq.model.checks import full_id
+from fairq.model.checks import bare_id, full_id
 from fairq.model.tasks import DEFAULT_PRIORITY, MAX_NAME_BYTES, NewTask
 from fairq.wire.frames import PushedTask
 
@@ -78,11 +79,18 @@ def _id_of(headers: Mapping[str, Any], delivery_tag: str) -> str:
     if not task_id:
         return delivery_tag
     base = _base_of(str(task_id))
-    if retries := headers.get("retries"):
-        return f"{base}-r{retries}"
-    if current_task and current_task.request.id == task_id:
-        return f"{base}-{delivery_tag[:8]}"
-    return base
+    if not current_task:
+        return base
+    running = current_task.request
+    if running.id == task_id and (retries := headers.get("retries")):
+        return f"{_run_of(running) or base}-r{retries}"
+    return f"{base}-{delivery_tag[:8]}"
+
+
+def _run_of(running: Any) -> str:
+    """Return the id of the task that a Celery task runs as, without the number of a retry; empty outside a worker."""
+    tag = (running.get("properties") or {}).get("delivery_tag", "")
+    return re.sub(r"-r\d+\Z", "", bare_id(tag.split()[1])) if tag.count(" ") == 2 else ""
 
 
 def _base_of(task_id: str) -> str:

@@ -84,6 +84,14 @@ def replaced(self: Any) -> None:
     raise self.replace(add.si(3, 4))
 
 
+@app.task(bind=True, name="shop.replaced_by_chain", max_retries=1, default_retry_delay=0)
+def replaced_by_chain(self: Any) -> None:
+    """Retry once, then let a chain give the result, whose last task retries too under this task's id."""
+    if not self.request.retries:
+        raise self.retry()
+    raise self.replace(add.si(3, 4) | unsure.si())
+
+
 @app.task(bind=True, name="shop.until", acks_late=True)
 def until(self: Any, started: str, stop: str) -> str:
     """Note a start in a file, and run until another file exists."""

@@ -40,6 +40,7 @@ def test_what_a_task_sends_is_of_its_tenant(shop: Any) -> None:
 def test_a_task_that_replaces_itself_is_run_under_its_own_id(shop: Any) -> None:
     with fairq.celery.tenant("acme"):
         assert get(shop.replaced.delay()) == 7
+        assert get(shop.replaced_by_chain.delay()) == [2, "acme"]
 
 
 def test_a_route_names_the_queue(shop: Any, acme: fairq.sync.Client) -> None:
