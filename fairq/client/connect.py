@@ -1,4 +1,4 @@
-"""From URLs and a token to an open transport, under asyncio and trio."""
+"""From URLs and a token to an open connection, under asyncio and trio."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import anyio
 from attrs import define, field
 
-from fairq.client.channel import Channel, Target
+from fairq.client.channel import Target
 from fairq.client.connect_steps import HANDSHAKE_S, ConnectSteps, Servers, addresses_in
-from fairq.client.transport import ClientTransport, close_now
+from fairq.client.transport import ClientTransport
 from fairq.errors import FairqError, Forbidden, Unauthorized
 from fairq.io.event_loop import current_runtime
 from fairq.io.runtime import Event, Runtime
@@ -20,14 +20,14 @@ from fairq.io.runtime import Event, Runtime
 @asynccontextmanager
 async def open_transport(target: Target, token: str) -> AsyncIterator[ClientTransport]:
     """Connect to a server while the context lasts. Raises: as `connect`."""
-    transport = await connect(target, token)
+    transport = ClientTransport.of(await connect(target, token))
     try:
         yield transport
     finally:
-        close_now(transport.socket, transport.reader)
+        transport.close()
 
 
-async def connect(target: Target, token: str, turn: int = 0) -> ClientTransport:
+async def connect(target: Target, token: str, turn: int = 0) -> ConnectSteps:
     """Connect to a server, in each turn to another of its addresses first.
 
     Raises: Unauthorized or Forbidden if it refuses us; Unavailable if it cannot be reached, or breaks the protocol.
@@ -35,16 +35,14 @@ async def connect(target: Target, token: str, turn: int = 0) -> ClientTransport:
     runtime = current_runtime()
     steps = ConnectSteps(target, token, [], runtime.current_time() + HANDSHAKE_S)
     try:
-        channel = await _open(steps, runtime, turn)
+        await _open(steps, runtime, turn)
     except BaseException:
         steps.abandon()
         raise
-    assert steps.socket is not None
-    reader = runtime.make_reader(steps.socket)
-    return ClientTransport.of(runtime, steps.socket, reader, channel, target.url, steps.unsent)
+    return steps
 
 
-async def _open(steps: ConnectSteps, runtime: Runtime, turn: int) -> Channel:
+async def _open(steps: ConnectSteps, runtime: Runtime, turn: int) -> None:
     """Look up the server's addresses, and take all steps."""
     target = steps.target
     try:
@@ -53,11 +51,10 @@ async def _open(steps: ConnectSteps, runtime: Runtime, turn: int) -> Channel:
             steps.addresses = addresses_in(found, turn)
     except OSError as error:
         raise target.unreachable(error) from None
-    while (channel := steps.open(runtime.current_time())) is None:
+    while steps.open(runtime.current_time()) is None:
         assert steps.socket is not None
         with anyio.CancelScope(deadline=steps.deadline):
             await (anyio.wait_writable if steps.wants_room else anyio.wait_readable)(steps.socket)
-    return channel
 
 
 @define(eq=False)
@@ -73,10 +70,10 @@ class Race:
     _begun: int = field(default=0, init=False)
     _ended: int = field(default=0, init=False)
     _error: FairqError | None = field(default=None, init=False)
-    _first: ClientTransport | None = field(default=None, init=False)
+    _first: ConnectSteps | None = field(default=None, init=False)
     _is_over: Event = field(init=False)
 
-    async def run(self) -> ClientTransport | None:
+    async def run(self) -> ConnectSteps | None:
         """Return the first that is open; None if each has failed. Raises: Unauthorized, Forbidden."""
         self._is_over = current_runtime().make_event()
         try:
@@ -89,7 +86,7 @@ class Race:
                 group.cancel_scope.cancel()
         except BaseException:
             if self._first:
-                close_now(self._first.socket, self._first.reader)
+                self._first.abandon()
             raise
         if self._first is None and self._error:
             raise self._error
@@ -97,16 +94,16 @@ class Race:
 
     async def _try(self, target: Target, turn: int) -> None:
         try:
-            transport = await connect(target, self.token, turn)
+            opened = await connect(target, self.token, turn)
         except (Unauthorized, Forbidden) as error:
             self._error = error
         except FairqError as error:
             self.failed(target, error)
         else:
             if self._first is not None:
-                close_now(transport.socket, transport.reader)
+                opened.abandon()
             else:
-                self._first = transport
+                self._first = opened
                 self.servers.reached(target)
         self._ended += 1
         if self._first or self._error or self._ended == self._begun:

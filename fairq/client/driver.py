@@ -14,12 +14,13 @@ from attrs import define, field
 from fairq.client import lazy
 from fairq.client.channel import Target, check_token, choose_servers
 from fairq.client.connect import Race
-from fairq.client.connect_steps import Servers
+from fairq.client.connect_steps import ConnectSteps, Servers
 from fairq.client.guard import Guard
-from fairq.client.transport import ClientTransport, close_now
+from fairq.client.transport import ClientTransport
 from fairq.errors import BadFrame, FairqError, Forbidden, Superseded, Unauthorized
+from fairq.io.auto_reset_event import AutoResetEvent
 from fairq.io.event_loop import background, current_runtime
-from fairq.io.runtime import Event, Runtime
+from fairq.io.runtime import Runtime
 from fairq.log import Log
 from fairq.model.tasks import NewTask
 from fairq.wire.calls import Call
@@ -44,28 +45,34 @@ class Driver(Generic[S]):
     session: S
     servers: Servers
     token: str = field(repr=False)
-    handle: Callable[[Any], None] = lambda _: None
-    on_change: Callable[[], None] = lambda: None
+    handle: Callable[[Any], None]
+    on_change: Callable[[], None]
     runtime: Runtime = field(factory=current_runtime, init=False)
-    _woken: Event = field(init=False)
+    _woken: AutoResetEvent = field(init=False)
     _pumps_at: float = field(default=0.0, init=False)  # until then the pump sleeps, unless it is woken
     _transport: ClientTransport | None = field(default=None, init=False)
     _connection: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _guard: Guard = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._woken = self.runtime.make_event()
+        self._woken = AutoResetEvent(self.runtime.make_event)
         self._guard = Guard(self.session, self._race, lambda: self._connection.cancel())
 
     @classmethod
     def to(
-        cls, urls: str | Sequence[str] | None, token: str | None, session: S, tls: ssl.SSLContext | None = None
+        cls,
+        urls: str | Sequence[str] | None,
+        token: str | None,
+        session: S,
+        tls: ssl.SSLContext | None = None,
+        handle: Callable[[Any], None] = lambda _: None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> Driver[S]:
         """Make a driver for the URL of a server, or several of servers on one store. None: as the environment says.
 
         Raises: SettingsError; RuntimeError outside an event loop.
         """
-        driver = cls(session, Servers(choose_servers(urls, tls)), check_token(token))
+        driver = cls(session, Servers(choose_servers(urls, tls)), check_token(token), handle, on_change)
         lazy.load()
         return driver
 
@@ -103,7 +110,7 @@ class Driver(Generic[S]):
         """Send what the session holds, as `send_soon` does; its deadlines may have moved forward."""
         self.send_soon()
         if self.session.deadline() < self._pumps_at:
-            self._wake()
+            self._woken.set()
 
     def send_soon(self, *, waits: bool = False) -> None:
         """Send what the session holds at the end of the scheduler's turn; `waits`: the calling task waits next."""
@@ -115,9 +122,6 @@ class Driver(Generic[S]):
         if self._transport:
             self._transport.send_now()
 
-    def _wake(self) -> None:
-        self._woken.set()
-
     async def wait(self, call: Call) -> Any:
         """Wait for a call; returns its result. Cancelled: it may still be carried out. Raises: its error."""
         if call.is_done:
@@ -128,7 +132,7 @@ class Driver(Generic[S]):
                 call.wake = partial(self.runtime.call_from_end, done.set)  # it may fail as it is sent
                 self.send_soon(waits=True)
                 if call.deadline < self._pumps_at:
-                    self._wake()
+                    self._woken.set()
                 await done.wait()
             finally:
                 # ctrl-C amid trio's wait can leave us among the event's tasks: to wake us later would crash trio
@@ -150,31 +154,27 @@ class Driver(Generic[S]):
             self.session.close()
 
     async def _keep_connected(self) -> None:
-        transport: ClientTransport | None = None
+        opened: ConnectSteps | None = None
         while not self.session.fatal:
             try:
-                transport = transport or await self._race()
+                opened = opened or await self._race()
             except (Unauthorized, Forbidden) as error:
                 self.session.fatal = error
-            if transport:
-                try:
-                    log.info("connected", url=transport.remote)
-                    await self._converse(transport)
-                finally:
-                    close_now(transport.socket, transport.reader)
+            if opened:
+                await self._converse(opened)
             self.session.disconnected(self.runtime.current_time())
             self.on_change()
-            lost, transport = transport, None
+            lost, opened = opened, None
             if self.session.fatal:
                 return
-            if lost and (transport := self._guard.take()):
-                log.warning("the server does not answer; going on with another connection", url=lost.remote)
+            if lost and (opened := self._guard.take()):
+                log.warning("the server does not answer; going on with another connection", url=lost.target.url)
                 continue
             if lost:
-                log.warning("connection lost; connecting again", url=lost.remote)
+                log.warning("connection lost; connecting again", url=lost.target.url)
             await anyio.sleep_until(self.session.reconnect_at)
 
-    async def _race(self) -> ClientTransport | None:
+    async def _race(self) -> ConnectSteps | None:
         return await Race(self.servers, self.token, self._cannot_connect).run()
 
     def _cannot_connect(self, target: Target, error: FairqError) -> None:
@@ -182,12 +182,13 @@ class Driver(Generic[S]):
         self.session.trouble = error.message
         tell("cannot connect", url=target.url, error=error.message)
 
-    async def _converse(self, transport: ClientTransport) -> None:
-        """Take in what comes until the connection ends; `_pump` may end it too."""
+    async def _converse(self, opened: ConnectSteps) -> None:
+        """Take in what comes until the connection ends, and close it; `_pump` may end it too."""
+        transport = ClientTransport.of(opened, self.session.outgoing, self._woken.set, self._take)
+        log.info("connected", url=transport.remote)
         self._transport = transport
-        transport.source, transport.stuck, transport.take = self.session.outgoing, self._wake, self._take
         self.session.connected(self.runtime.current_time())
-        self._wake()  # there are deadlines now
+        self._woken.set()  # there are deadlines now
         self._guard.watch(transport)
         try:
             with anyio.CancelScope() as self._connection:
@@ -202,6 +203,7 @@ class Driver(Generic[S]):
         finally:
             self._transport = None
             self._guard.watch(None)
+            transport.close()
 
     def _take(self, message: Message, now: float) -> None:
         """Take in one message. Raises: BadFrame; Disconnected if it was the last."""
@@ -236,7 +238,6 @@ class Driver(Generic[S]):
             self._pumps_at = self.session.deadline()
             with anyio.CancelScope(deadline=self._pumps_at):
                 await self._woken.wait()
-            self._woken = self.runtime.make_event()
 
 
 @asynccontextmanager

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import anyio
 from attrs import define, field
 
-from fairq.client.transport import ClientTransport, close_now
+from fairq.client.connect_steps import ConnectSteps
+from fairq.client.transport import ClientTransport
 from fairq.errors import FairqError
+from fairq.io.auto_reset_event import AutoResetEvent
 from fairq.io.event_loop import current_runtime
-from fairq.io.runtime import Event, Runtime
+from fairq.io.runtime import Runtime
 
 if TYPE_CHECKING:
     from fairq.wire.client_session import ClientSession
@@ -29,27 +31,24 @@ class Guard:
     """Watches one connection after the other. `connect()` opens another one, and `leave()` ends the watched one."""
 
     session: ClientSession
-    connect: Callable[[], Awaitable[ClientTransport | None]]
+    connect: Callable[[], Awaitable[ConnectSteps | None]]
     leave: Callable[[], None]
     _runtime: Runtime = field(factory=current_runtime, init=False)
     _watched: ClientTransport | None = field(default=None, init=False)
-    _other: ClientTransport | None = field(default=None, init=False)
+    _other: ConnectSteps | None = field(default=None, init=False)
     _opening: anyio.CancelScope | None = field(default=None, init=False)
-    _woken: Event = field(init=False)
+    _woken: AutoResetEvent = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._woken = self._runtime.make_event()
-        self.session.suspicion.sooner = partial(self._runtime.call_from_end, self._wake)
-
-    def _wake(self) -> None:
-        self._woken.set()
+        self._woken = AutoResetEvent(self._runtime.make_event)
+        self.session.suspicion.sooner = partial(self._runtime.call_from_end, self._woken.set)
 
     def watch(self, transport: ClientTransport | None) -> None:
         """Watch this connection from now on."""
         self._watched = transport
-        self._wake()
+        self._woken.set()
 
-    def take(self) -> ClientTransport | None:
+    def take(self) -> ConnectSteps | None:
         """Return the other connection, if one is open; it is the caller's from now on."""
         other, self._other = self._other, None
         return other
@@ -69,7 +68,6 @@ class Guard:
                         self._drop()
                     with anyio.CancelScope(deadline=self.session.suspicion.due_at):
                         await self._woken.wait()
-                    self._woken = self._runtime.make_event()
         finally:
             self._drop()
 
@@ -89,7 +87,7 @@ class Guard:
             self._opening.cancel()
             self._opening = None
         if other := self.take():
-            close_now(other.socket, other.reader)
+            other.abandon()
 
     async def _open(self, scope: anyio.CancelScope) -> None:
         with scope:
@@ -98,4 +96,4 @@ class Guard:
                     self._other = await self.connect()
                 if self._other is None:
                     await anyio.sleep(RETRY_S * (0.5 + self.session.jitter()))
-        self._wake()
+        self._woken.set()

@@ -11,47 +11,62 @@ import anyio
 from attrs import define, field
 
 from fairq.client.channel import Channel
-from fairq.io.runtime import Reader, Runtime
-from fairq.io.transport import CLOSE_S, PIECE_BYTES, TURN_S, Transport
+from fairq.client.connect_steps import ConnectSteps
+from fairq.io.event_loop import current_runtime
+from fairq.io.runtime import Reader
+from fairq.io.transport import CLOSE_S, PIECE_BYTES, TURN_S, Source, Transport, no_messages, nothing
 from fairq.wire.raw_payloads import Message
 
 SEND_S = 30.0  # for each PIECE_BYTES: a server may let its tenant wait
 
 Socket = socket.socket
+Deliver = Callable[[Message, float], None]
 BROKEN = (OSError, anyio.ClosedResourceError)
 
 
 @define(eq=False)
 class ClientTransport(Transport):
-    """One open websocket of a client."""
+    """One open websocket of a client.
+
+    While a task waits in `receive`, `deliver(message, now)` is given the messages in its place; `receive` raises what
+    it raises.
+    """
 
     broken = BROKEN
     too_slow = (TimeoutError,)
 
     socket: Socket
-    reader: Reader
     channel: Channel
-    take: Callable[[Message, float], None] | None = field(default=None, init=False)  # gets messages; raises as it likes
+    _deliver: Deliver | None = field(default=None, kw_only=True)
+    _reader: Reader = field(init=False)
     heard_at: float = field(default=-inf, init=False)  # when any bytes came last
     _has_answers: bool = field(default=False, init=False)  # among the unsent bytes
 
     @classmethod
     def of(
-        cls, runtime: Runtime, sock: Socket, reader: Reader, channel: Channel, remote: str, unsent: bytearray
+        cls,
+        opened: ConnectSteps,
+        source: Source = no_messages,
+        stuck: Callable[[], None] = nothing,
+        deliver: Deliver | None = None,
     ) -> ClientTransport:
-        """Make one; `unsent`: what is left of the handshake."""
+        """Make one of a connection that is open."""
+        sock, channel = opened.socket, opened.channel
+        assert sock is not None
+        assert channel is not None
         return cls(
-            runtime, channel.websocket, remote, sock.send, channel.outgoing, sock, reader, channel, unsent=unsent
-        )
+            current_runtime(), channel.websocket, opened.target.url, sock.send, channel.outgoing, sock, channel,
+            unsent=opened.unsent, source=source, stuck=stuck, deliver=deliver,
+        )  # fmt: skip
 
     def __attrs_post_init__(self) -> None:
         Transport.__attrs_post_init__(self)
         self._messages.extend(self.websocket.early)  # they came right behind the handshake
-        self.reader.take = self._take
+        self._reader = self.runtime.make_reader(self.socket, self._take)
 
     async def _read(self) -> None:
         try:
-            data = await self.reader.receive()
+            data = await self._reader.receive()
         except OSError:
             data = b""
         if data is not None:
@@ -74,8 +89,8 @@ class ClientTransport(Transport):
         """Process bytes where no task has waited for a turn; returns False if the one that reads is to go on."""
         self._process(data)
         try:
-            while self._messages and self.take:
-                self.take(self._messages.popleft(), self._turn_began)
+            while self._messages and self._deliver:
+                self._deliver(self._messages.popleft(), self._turn_began)
                 if self._messages and self.runtime.current_time() - self._turn_began > TURN_S:
                     break
         except Exception as error:
@@ -92,11 +107,17 @@ class ClientTransport(Transport):
             await self.runtime.checkpoint()
 
     async def _linger(self) -> None:
-        self.reader.take = None
         with anyio.move_on_after(CLOSE_S), suppress(*BROKEN):
             self.socket.shutdown(socket.SHUT_WR)
-            while await self.reader.receive():
+            while await self._reader.receive() != b"":
                 pass
+
+    def close(self) -> None:
+        """Close the socket; tasks that wait for it are woken with an error."""
+        self._reader.close()
+        if self.socket.fileno() >= 0:
+            anyio.notify_closing(self.socket)
+            self.socket.close()
 
 
 async def send_some(sock: socket.socket, data: bytes | bytearray) -> int:
@@ -106,12 +127,3 @@ async def send_some(sock: socket.socket, data: bytes | bytearray) -> int:
             return sock.send(data)
         except (BlockingIOError, InterruptedError):
             await anyio.wait_writable(sock)
-
-
-def close_now(sock: socket.socket, reader: Reader | None = None) -> None:
-    """Close a socket; tasks that wait for it are woken with an error."""
-    if reader:
-        reader.close()
-    if sock.fileno() >= 0:
-        anyio.notify_closing(sock)
-        sock.close()

@@ -232,7 +232,7 @@ class Worker:
         """
         from fairq.client.worker_run import WorkerRun
 
-        self._run = WorkerRun.of(self)
+        self._run = WorkerRun(self)
         if self._is_stopped:
             self._is_stopped = False
             self._run.stop("stopped")

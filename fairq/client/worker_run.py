@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -52,12 +52,12 @@ def _queues_of(app: Worker) -> list[str]:
 
 @define(eq=False)
 class WorkerRun:
-    """The state of one run of a worker."""
+    """The state of one run of a worker. Raises: BadRequest, SettingsError; RuntimeError outside an event loop."""
 
     app: Worker
-    driver: Driver[WorkerSession]
-    runtime: Runtime
-    idle: Event
+    driver: Driver[WorkerSession] = field(init=False)
+    runtime: Runtime = field(init=False)
+    idle: Event = field(init=False)
     declaring: Declaring = field(init=False)
     threads: Threads = field(init=False)
     runners: Runners = field(init=False)
@@ -68,14 +68,8 @@ class WorkerRun:
     is_leaving: bool = field(default=False, init=False)  # all handlers are cancelled
     has_rested: bool = field(default=False, init=False)  # no task has come since it was asked whether there are any
 
-    @property
-    def is_stopping(self) -> bool:
-        """True if it takes no more tasks."""
-        return bool(self.ended)
-
-    @classmethod
-    def of(cls, app: Worker) -> WorkerRun:
-        """Make a run of an app. Raises: BadRequest, SettingsError; RuntimeError outside an event loop."""
+    def __attrs_post_init__(self) -> None:
+        app = self.app
         queues = _queues_of(app)
         if not queues:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
@@ -86,16 +80,20 @@ class WorkerRun:
         session = WorkerSession(
             worker=app.name, queues=queues, credit=app.concurrency + app.prefetch, most_begun=most_begun,
             started_at_ms=round(time.time() * 1000), watch=Watch(awake_clock()),
+            settled=self._settled, dropped=self._dropped,
         )  # fmt: skip
-        driver = Driver.to(app.url, app.token, session, app.tls)
-        run = cls(app, driver, driver.runtime, driver.runtime.make_event())
-        driver.handle, driver.on_change = run._take, run._on_change
-        run.threads = Threads(app.concurrency, run._threads_changed)
-        run.runners = Runners(app, driver, driver.runtime, run.threads, run.stop, run._fail)
-        session.settled, session.dropped = run.runners.settled, run._dropped
+        self.driver = Driver.to(app.url, app.token, session, app.tls, self._take, self._on_change)
+        self.runtime = self.driver.runtime
+        self.idle = self.runtime.make_event()
+        self.threads = Threads(app.concurrency, self._threads_changed)
+        self.runners = Runners(app, self.driver, self.runtime, self.threads, self.stop, self._fail)
         rows = rows_of(app.declared, app.handlers, queues)
-        run.declaring = Declaring(app.app, rows, driver, lambda: run.is_stopping, run._fail)
-        return run
+        self.declaring = Declaring(app.app, rows, self.driver, lambda: self.is_stopping, self._fail)
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if it takes no more tasks."""
+        return bool(self.ended)
 
     async def run(self, burst: bool, task_status: TaskStatus[None] | None) -> None:
         """Do what `Worker.run` says."""
@@ -242,6 +240,9 @@ class WorkerRun:
             self.idle.set()
             if not session.is_connected:  # it need not connect again
                 session.close()
+
+    def _settled(self, queue: str, settlements: Sequence[Settlement], answers: Sequence[str]) -> None:
+        self.runners.settled(queue, settlements, answers)
 
     def _dropped(self, queue: str, settlement: Settlement, error: FairqError) -> None:
         self.runners.dropped(queue, settlement, error)

@@ -94,7 +94,7 @@ class _AsyncioReader:
 
     loop: asyncio.AbstractEventLoop
     socket: socket.socket
-    take: Take | None = None
+    take: Take
     _is_left: bool = field(default=False, init=False)  # `take` has left something to do
     _arrived: bytes = field(default=b"", init=False)
     _has_ended: bool = field(default=False, init=False)
@@ -129,7 +129,7 @@ class _AsyncioReader:
         except OSError as error:
             self._error = error
         else:
-            if data and self.take is not None and self._waiter is not None and not self._waiter.done():
+            if data and self._waiter is not None and not self._waiter.done():
                 if self.take(data):
                     return
                 self._is_left = True

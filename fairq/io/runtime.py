@@ -52,8 +52,6 @@ class Reader(Protocol):
     While a task waits for bytes, `take(data)` may be given them in its place; it returns whether all is done.
     """
 
-    take: Take | None
-
     async def receive(self) -> bytes | None:
         """Wait for bytes; empty at the end, None if `take` was given some, and not all is done.
 
@@ -76,7 +74,7 @@ class Runtime:
     make_event: Callable[[], Event]
     make_wakeup: Callable[[], Event]  # an event that one task waits for, once
     make_lot: Callable[[], Lot]
-    make_reader: Callable[[socket.socket], Reader]
+    make_reader: Callable[[socket.socket, Take], Reader]
     at_end_of_turn: Callable[[Send], None]  # calls it once when the tasks that are ready now have run
     before_waiting: Callable[[Send], None]  # the same, from a task that waits next: at once if no other is ready
     call_from_end: Callable[[Send], None]  # wakes a task, from within such a call too

@@ -5,7 +5,7 @@ fairq/client/transport.py. Deadlines measure progress: a long message may take a
 connection that has run for TURN_S yields to the scheduler.
 
 Output is sent at the end of the scheduler's turn, as far as the socket takes it, so that what one turn has to say
-shares a frame. For the rest, `stuck()` is called, and a task of the connection's owner sends it by `flush`.
+shares a frame. A task of the connection's owner sends the rest by `flush`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,16 @@ def no_messages(_: float) -> Sequence[Message]:
     return ()
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 @define(eq=False)
 class Transport(ABC):
     """One open websocket. One task receives at a time; any may `flush`.
 
-    `source(now)` hands out the messages to send, whenever there is room for them.
+    `source(now)` hands out the messages to send, whenever there is room for them. `stuck()` is called when the socket
+    has not taken all of them: then its owner has to `flush`.
     """
 
     broken: ClassVar[Errors]  # what a socket raises that is broken or closed
@@ -53,8 +58,8 @@ class Transport(ABC):
     remote: str
     _write: Callable[[bytearray], int]  # sends what the socket takes at once; returns the bytes sent; raises OSError
     _outgoing: Callable[[], bytes]  # what the websocket has to send, as it goes into the socket
-    source: Source = field(default=no_messages, init=False)
-    stuck: Callable[[], None] = field(default=lambda: None, init=False)
+    _source: Source = field(default=no_messages, kw_only=True)
+    _stuck: Callable[[], None] = field(default=nothing, kw_only=True)
     progressed_at: float = field(default=-inf, init=False)  # when PIECE_BYTES more of a long message had come
     _messages: deque[Message] = field(factory=deque, init=False)
     _failure: Exception | None = field(default=None, init=False)  # for the next `receive`
@@ -92,12 +97,12 @@ class Transport(ABC):
                 sent = 0
             del self.unsent[:sent]
         if self.unsent:
-            self.runtime.call_from_end(self.stuck)
+            self.runtime.call_from_end(self._stuck)
 
     def _fill(self) -> None:
         """Append output from `source` to the unsent bytes, unless they are PIECE_BYTES or more."""
         if len(self.unsent) < PIECE_BYTES:
-            for message in self.source(self.runtime.current_time()):
+            for message in self._source(self.runtime.current_time()):
                 self.websocket.send(message)
             self.unsent += self._outgoing()
 

@@ -68,7 +68,7 @@ class _TrioReader:
     wait_readable: Callable[[socket.socket], Awaitable[None]]
     closed: type[Exception]
     socket: socket.socket
-    take: Take | None = None
+    take: Take
 
     async def receive(self) -> bytes | None:
         """Wait for bytes; empty at the end."""
@@ -80,7 +80,7 @@ class _TrioReader:
                 raise OSError(CLOSED) from None
             except (BlockingIOError, InterruptedError):
                 continue  # the kernel dropped it
-            if not data or self.take is None:
+            if not data:
                 return data
             if not self.take(data):
                 return None

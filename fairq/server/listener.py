@@ -16,11 +16,12 @@ from attrs import define, field
 from trio_websocket import ConnectionClosed, HandshakeError, WebSocketRequest, wrap_server_stream
 
 from fairq.errors import FairqError, Forbidden, TooMany
+from fairq.io.auto_reset_event import AutoResetEvent
 from fairq.io.sockets import is_over, socket_of
 from fairq.io.turns import Gate
 from fairq.model.checks import MAX_BATCH
 from fairq.server.engine.app import App
-from fairq.server.engine.net.admission import RECONNECT_MS, Admission
+from fairq.server.engine.net.admission import RECONNECT_MS, Admission, Usage
 from fairq.server.engine.net.auth import Identity, bearer_token
 from fairq.server.engine.net.opening import Opening, read_request
 from fairq.server.engine.net.socket_connection import SocketConnection
@@ -103,16 +104,22 @@ class Listener:
                         await _reject(request, error, id)
                     else:
                         await request.accept(subprotocol=SUBPROTOCOL)
-                        websocket = WebSocket.of_server(self.app.settings.message_bytes)
-                        transport = ServerTransport.of(stream, websocket, f"{host}:{port}", rest)
-                        session = self._session_of(identity)
-                        connection = SocketConnection(
-                            transport.remote, identity, session, partial(handle_request, self.app), usage,
-                            transport=transport, ends=self.ends[identity.role],
-                        )  # fmt: skip
+                        connection = self._connection_of(stream, rest, f"{host}:{port}", identity, usage)
                     nursery.cancel_scope.cancel()  # the library's reader
             if connection is not None:
                 await self.app.serve(connection)
+
+    def _connection_of(
+        self, stream: Stream, early: bytes, remote: str, identity: Identity, usage: Usage | None
+    ) -> SocketConnection:
+        """Make the connection of an open websocket; `early` are the bytes that came behind the handshake."""
+        app, session, woken = self.app, self._session_of(identity), AutoResetEvent(trio.Event)
+        websocket = WebSocket.of_server(app.settings.message_bytes)
+        return SocketConnection(
+            remote, identity, session, partial(handle_request, app), usage, app.queues.credit_changed, app.refusals,
+            transport=ServerTransport.of(stream, websocket, remote, early, session.outgoing, woken.set),
+            woken=woken, ends=self.ends[identity.role],
+        )  # fmt: skip
 
     def _session_of(self, identity: Identity) -> ServerSession:
         """Make a session, with a `welcome` in its outbox."""

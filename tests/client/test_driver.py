@@ -11,10 +11,9 @@ from attrs import evolve
 
 from fairq.client.channel import Channel, Target
 from fairq.client.connect import open_transport
+from fairq.client.connect_steps import ConnectSteps
 from fairq.client.driver import Driver
-from fairq.client.transport import ClientTransport
 from fairq.errors import Unavailable
-from fairq.io.event_loop import current_runtime
 from fairq.wire.client_session import ClientSession
 from fairq.wire.suspicion import BESIDE_S, LEAVE_S
 from fairq.wire.terms import TIMEOUT_S
@@ -30,7 +29,7 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
     opened: list[float] = []
     ends = list[socket.socket]()
 
-    async def connect(*_: Any) -> ClientTransport:
+    async def connect(target: Target, *_: Any) -> ConnectSteps:
         await trio.lowlevel.checkpoint()
         if is_down():
             raise Unavailable("down")
@@ -38,10 +37,9 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
         ours, theirs = socket.socketpair()
         ends.append(theirs)
         ours.setblocking(False)
-        runtime = current_runtime()
-        return ClientTransport.of(
-            runtime, ours, runtime.make_reader(ours), Channel(WebSocket.of_server(1)), "test", bytearray()
-        )
+        steps = ConnectSteps(target, "token", [], 0.0)
+        steps.socket, steps.channel = ours, Channel(WebSocket.of_server(1))
+        return steps
 
     def is_down() -> bool:
         return are_down and len(opened) == 1 and trio.current_time() < opened[0] + TIMEOUT_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -13,11 +14,11 @@ from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
 from fairq.client import transport as module
-from fairq.client.channel import Channel
-from fairq.client.transport import ClientTransport, close_now
+from fairq.client.channel import Channel, Target
+from fairq.client.connect_steps import ConnectSteps
+from fairq.client.transport import ClientTransport
 from fairq.errors import BadFrame
 from fairq.io import transport as shared
-from fairq.io.event_loop import current_runtime
 from fairq.io.exception_groups import ungrouped
 from fairq.io.runtime import RECEIVE_BYTES
 from fairq.wire.connection_errors import Disconnected
@@ -55,19 +56,20 @@ class Peer:
 
 
 @contextmanager
-def open_ends() -> Iterator[tuple[ClientTransport, Peer]]:
+def open_ends(**owner: Any) -> Iterator[tuple[ClientTransport, Peer]]:
     """Open two ends of a connection."""
     ours, theirs = socket.socketpair()
-    runtime = current_runtime()
     for each in (ours, theirs):
         each.setblocking(False)
-    reader = runtime.make_reader(ours)
+    opened = ConnectSteps(Target.parse("ws://127.0.0.1:1"), "token", [], 0.0)
+    websocket = WebSocket(Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT), LIMIT)
+    opened.socket, opened.channel = ours, Channel(websocket)
+    transport = ClientTransport.of(opened, **owner)
     with theirs:
         try:
-            websocket = WebSocket(Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT), LIMIT)
-            yield ClientTransport.of(runtime, ours, reader, Channel(websocket), "test", bytearray()), Peer(theirs)
+            yield transport, Peer(theirs)
         finally:
-            close_now(ours, reader)
+            transport.close()
 
 
 def text(data: str) -> Frame:
@@ -99,9 +101,8 @@ async def test_a_cancelled_send_is_the_connections_end() -> None:
 
 @on_both
 async def test_the_owner_is_woken_for_what_the_socket_does_not_take() -> None:
-    with open_ends() as (transport, peer):
-        messages, stuck = ["x" * (4 << 20)], anyio.Event()
-        transport.source, transport.stuck = lambda _: [messages.pop()] if messages else [], stuck.set
+    messages, stuck = ["x" * (4 << 20)], anyio.Event()
+    with open_ends(source=lambda _: [messages.pop()] if messages else [], stuck=stuck.set) as (transport, peer):
         transport.runtime.at_end_of_turn(transport.send_now)
         await stuck.wait()
         async with anyio.create_task_group() as group:
@@ -124,13 +125,14 @@ async def test_what_is_taken_where_it_arrives_comes_in_order_up_to_a_failure(
 ) -> None:
     for each in (shared, module):
         monkeypatch.setattr(each, "TURN_S", turn_s)
-    with open_ends() as (transport, peer):
-        taken: list[Message] = []
+    taken: list[Message] = []
 
-        def take(message: Message, _: float = 0.0) -> None:
-            taken.append(message)
-            if message == "bad":
-                raise BadFrame("bad")
+    def take(message: Message, _: float = 0.0) -> None:
+        taken.append(message)
+        if message == "bad":
+            raise BadFrame("bad")
+
+    with open_ends(deliver=take) as (transport, peer):
 
         async def read() -> None:
             while True:
@@ -145,7 +147,6 @@ async def test_what_is_taken_where_it_arrives_comes_in_order_up_to_a_failure(
                 assert [(frame.opcode, frame.data) for frame in peer.received()] == [(Opcode.PONG, b"?")]
                 peer.send(text("bad"), text("never"))
 
-        transport.take = take
         with pytest.raises(BadFrame), ungrouped():
             await converse()
         assert taken == [*map(str, range(50)), "bad"]
@@ -211,7 +212,7 @@ async def test_a_closed_socket_wakes_those_that_wait_for_it() -> None:
             group.start_soon(wait, "receive")
             group.start_soon(wait, "send")
             await anyio.wait_all_tasks_blocked()
-            close_now(transport.socket, transport.reader)
+            transport.close()
         assert sorted(ended) == ["receive", "send"]
 
 

@@ -11,6 +11,7 @@ import redis
 from fairq.errors import Unauthorized, Unavailable
 from fairq.model.tasks import Lease
 from fairq.server.engine.app import App
+from fairq.server.engine.dispatch.capacity import free_of
 from fairq.server.engine.net.connection import Connection
 from fairq.server.run import Served
 from fairq.store import keys
@@ -145,7 +146,7 @@ async def test_nothing_is_pushed_once_a_revocation_is_heard(served: Served, oper
         await heir.attach("q", credit=0)
         connection.session.push("q", 1000, [Lease("ada/waits", 1, 1, 5, "ada", 1, 0, 0, b"1")])
         served.app.on_message(keys.REVOKED, connection.identity.token_id)
-        assert connection.account.free == 0
+        assert free_of(connection) == 0
         assert not connection.session.has_outgoing
         await ada.enqueue("q", ["a"])
         await heir.ask("credit", credit=1)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairq.model.tasks import Lease
-from fairq.server.engine.dispatch.capacity import Capacity, Worker
+from fairq.server.engine.dispatch.capacity import Capacity, Worker, free_of
 from fairq.server.engine.dispatch.worker_account import WorkerAccount
 
 
@@ -19,6 +19,7 @@ class Idler:
 
     account: WorkerAccount
     name: str = "w"
+    may_take: bool = True
     tracks_leases: bool = True
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
@@ -94,6 +95,14 @@ def test_thousands_of_full_workers_are_asked_once() -> None:
     full[7].account.held.clear()
     room.changed(full[7])
     assert room.share(150) == {full[7]: 1}
+
+
+def test_a_worker_that_may_take_nothing_has_no_room() -> None:
+    worker = idler(3)
+    assert free_of(worker) == 3
+    worker.may_take = False
+    assert free_of(worker) == 0
+    assert room_of(worker).free(150) == 0
 
 
 def test_who_has_left_has_no_room_and_offers_none() -> None:

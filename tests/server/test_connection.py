@@ -14,10 +14,12 @@ from attrs import define, field
 from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
+from fairq.io.auto_reset_event import AutoResetEvent
 from fairq.io.taskless import Wait
 from fairq.io.transport import PIECE_BYTES
 from fairq.model.rates import Rate
 from fairq.model.tasks import Lease
+from fairq.server.engine.dispatch.capacity import free_of
 from fairq.server.engine.net.admission import Usage
 from fairq.server.engine.net.auth import Identity
 from fairq.server.engine.net.connection import (
@@ -136,8 +138,10 @@ def connected(client: SlowClient, answer: str = "") -> SocketConnection:
     session = ServerSession(
         role=Role.TENANT, state=State.OPEN, last_received_at=now, last_sent_at=now, heartbeat_jitter=0.5
     )
-    transport = ServerTransport.of(client, WebSocket.of_server(1 << 20), "test")  # type: ignore[arg-type]
-    return SocketConnection("test", Identity(Role.TENANT, "acme"), session, handle_request, transport=transport)
+    websocket, woken = WebSocket.of_server(1 << 20), AutoResetEvent(trio.Event)
+    transport = ServerTransport.of(client, websocket, "test", b"", session.outgoing, woken.set)  # type: ignore[arg-type]
+    identity = Identity(Role.TENANT, "acme")
+    return SocketConnection("test", identity, session, handle_request, transport=transport, woken=woken)
 
 
 async def test_a_client_that_reads_slowly_is_sent_no_pings_while_answers_are_on_their_way(
@@ -245,12 +249,12 @@ async def test_a_worker_that_takes_nothing_is_given_no_more_until_it_does(autoju
     connection = connected(client)
     connection.session.state, connection.account.credit = State.ATTACHED, 100
     drained: list[int] = []
-    connection.on_sent = lambda: drained.append(connection.account.free)
+    connection.room_changed = lambda worker: drained.append(free_of(worker))
     with trio.move_on_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             given = 0
-            while connection.account.free:
+            while free_of(connection):
                 given += 1
                 lease = Lease(f"t{given}", given, 1, 5, "ada", 1, 0, 0, b'"' + b"x" * (1 << 20) + b'"', False)
                 connection.push("q", 30_000, [lease], 0, 0.0)
@@ -259,7 +263,7 @@ async def test_a_worker_that_takes_nothing_is_given_no_more_until_it_does(autoju
             assert not drained
             await trio.sleep(50)
             nursery.cancel_scope.cancel()
-    assert drained == [100 - given]
+    assert drained == [100 - given, 100], "when it has taken all, and when its leases have expired"
     assert len(client.got) == given
 
 

@@ -95,7 +95,7 @@ async def be_silent(held: Held) -> None:
     (connection,) = (each for each in held.served.app.connections if each.name == "w")
     assert isinstance(connection, SocketConnection)
     connection.session.is_timed_out = True
-    connection._wake()
+    connection._woken.set()
     assert (await held.worker.closed())[0] == 4003
     assert await held.is_leased()
 

@@ -49,6 +49,7 @@ class ForgetfulStore:
 class Recorder:
     account: WorkerAccount
     name: str = "w"
+    may_take: bool = True
     tracks_leases: bool = True
     pushed: trio.Event = field(factory=trio.Event)
 

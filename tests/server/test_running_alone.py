@@ -73,6 +73,7 @@ class Process:
     session: SimpleNamespace = field(factory=lambda: SimpleNamespace(is_timed_out=False))
     is_broken: bool = False
     is_back: bool = False
+    may_take: bool = True
     tracks_leases: bool = True
     give_back_now: trio.Event = field(factory=trio.Event)
     running: set[str] = field(factory=set)

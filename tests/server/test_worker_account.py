@@ -34,10 +34,6 @@ def test_less_credit_than_is_held_leaves_nothing_free() -> None:
     assert account.free == 0
 
 
-def test_a_worker_that_may_take_nothing_has_no_free_credit() -> None:
-    assert WorkerAccount(3, lambda: False).free == 0
-
-
 def test_a_lease_that_was_not_renewed_in_its_time_leaves_its_place() -> None:
     account = WorkerAccount(3)
     account.lease("q", leases("a", "b", "c"), 10.0, 100.0)

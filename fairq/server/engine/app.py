@@ -169,7 +169,6 @@ class App:
         """Serve a connection until it ends; see `Leases.end` for what becomes of a worker's leases."""
         self.connections.add(connection)
         self.revocations.join(connection)
-        connection.on_freed, connection.refusals = self.queues.credit_changed, self.refusals
         connection.account.owner, connection.account.owners = connection, self.leases.owners
         if self.is_draining:  # its handshake was under way when the drain began
             connection.session.drain()

@@ -178,7 +178,6 @@ class Queues:
 
     def join(self, connection: Connection) -> None:
         """Start to give tasks of its queues to a worker."""
-        connection.on_sent = partial(self.credit_changed, connection)
         places = tuple(sorted(chain(*map(self.store.registry.places_known, connection.queues))))
         self._joined[connection] = places
         for place in places:

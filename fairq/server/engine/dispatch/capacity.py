@@ -33,11 +33,21 @@ class Worker(Protocol):
     name: str
     tracks_leases: bool  # on its account: what it holds is known, so that a task can run alone
 
+    @property
+    def may_take(self) -> bool:
+        """True if it may be given tasks at all."""
+
     def push(self, place: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
         """Give leased tasks to the worker; they were claimed at this time or later."""
 
     def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
         """Send the worker that these tasks were cancelled; id -> lease number."""
+
+
+def free_of(worker: Worker) -> int:
+    """Return how many more tasks a worker may be given."""
+    free = worker.account.free
+    return free if free and worker.may_take else 0
 
 
 @define(eq=False)
@@ -82,7 +92,7 @@ class Capacity:
 
     def find_idle(self) -> Worker | None:
         """Find a worker that holds nothing, and may be given tasks."""
-        idle = (each for each in self._line if not each.account.busy and each.account.free and each.tracks_leases)
+        idle = (each for each in self._line if not each.account.busy and free_of(each) and each.tracks_leases)
         return next(idle, None)
 
     def _with_room(self, workers: int, places: float = inf) -> list[tuple[Worker, int]]:
@@ -90,7 +100,7 @@ class Capacity:
         found: list[tuple[Worker, int]] = []
         full: list[Worker] = []
         for worker in self._line:
-            if room := worker.account.free:
+            if room := free_of(worker):
                 found.append((worker, room))
                 places -= room
                 if places <= 0 or len(found) >= workers:
@@ -202,7 +212,7 @@ class QueueCapacity:
     def freed(self, shares: Mapping[Worker, int]) -> None:
         """Release reserved places, and offer the free ones to all queues of their workers."""
         for worker in shares:
-            if worker.account.free:
+            if free_of(worker):
                 self.changed(worker)
         if self.shared:
             self.accounts.reserve(self.queue, 0, turn_time())

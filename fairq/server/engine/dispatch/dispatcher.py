@@ -30,7 +30,7 @@ from fairq.errors import Deleting, FairqError, OutcomeUnknown, Retryable
 from fairq.io.taskless import Taskless, in_task
 from fairq.io.turns import before_sending, call_from_end, turn_time
 from fairq.model.tasks import Action, Lease
-from fairq.server.engine.dispatch.capacity import Capacity, Pool, QueueCapacity, Worker
+from fairq.server.engine.dispatch.capacity import Capacity, Pool, QueueCapacity, Worker, free_of
 from fairq.server.engine.dispatch.claiming import MOST_TASKS, Claiming, Phase, Step
 from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
 from fairq.server.engine.dispatch.running_alone import Waiting
@@ -399,7 +399,7 @@ class Dispatcher:
             is_other = i >= len(shares)  # others take what those with a share have no room for any more
             if is_other and places >= len(leases):
                 break
-            if worker in workers and not (is_other and worker in shares) and (free := worker.account.free):
+            if worker in workers and not (is_other and worker in shares) and (free := free_of(worker)):
                 room.append((-free, i, worker))
                 places += free
         heapq.heapify(room)

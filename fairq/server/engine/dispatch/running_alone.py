@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -27,6 +28,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
+from fairq.io.auto_reset_event import AutoResetEvent
 from fairq.model.tasks import Lease, Outcome, Settlement, leased_at_ms
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class Waiting:
     find_idle: Callable[[], Worker | None]
     freed: Callable[[Worker], None]
     renew_at: float = field(default=0.0, init=False)
-    _woken: trio.Event = field(factory=trio.Event, init=False)
+    _woken: AutoResetEvent = field(factory=partial(AutoResetEvent, trio.Event), init=False)
 
     def wake(self) -> None:
         """Wake it, so that it checks its next step."""
@@ -110,7 +112,6 @@ class Waiting:
             if trio.current_time() < self.renew_at and not (self._is_next or self.find_idle()):
                 with trio.move_on_at(self.renew_at):
                     await self._woken.wait()
-                self._woken = trio.Event()
                 continue
             sent_at = trio.current_time()
             try:
@@ -140,9 +141,9 @@ class Waiting:
 
     @property
     def _can_run(self) -> bool:
-        account, expires_at_ms = self.worker.account, self.lease.expires_at_ms
+        expires_at_ms = self.lease.expires_at_ms
         is_late = 0 < expires_at_ms <= self.store_now_ms()
-        return not is_late and account.credit > 0 and account.may_take()
+        return not is_late and self.worker.account.credit > 0 and self.worker.may_take
 
     def _push(self, renewed_at: float) -> None:
         lease, line = self.lease, self.worker.account.line

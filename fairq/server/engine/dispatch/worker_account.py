@@ -38,14 +38,13 @@ class WorkerAccount:
 
     `credit`: how many leases it may hold; `prefetch`: how many of these it may hold without having begun them; `held`:
     the numbers of those it holds, by queue and id, and `terms` likewise; `reserved`: how many a claim under way may
-    bring. `may_take()`: whether it may be given tasks at all. `owners` is shared by all accounts of a server: it maps a
-    task to the owner of the account with its lease (`owner` is this account's). A lease that is neither settled nor
-    renewed within its time plus OVER_S leaves the account by itself, and `is_freed` is set. `charge(tasks, 1, when
-    they began)`, if there is one, is called with the leases that begin, and with -1 for each that ends.
+    bring. `owners` is shared by all accounts of a server: it maps a task to the owner of the account with its lease
+    (`owner` is this account's). A lease that is neither settled nor renewed within its time plus OVER_S leaves the
+    account by itself, and `is_freed` is set. `charge(tasks, 1, when they began)`, if there is one, is called with the
+    leases that begin, and with -1 for each that ends.
     """
 
     credit: int = 0
-    may_take: Callable[[], bool] = lambda: True
     owner: Any = None
     owners: dict[TaskKey, Any] = field(factory=dict, repr=False)
     prefetch: int = 0
@@ -82,11 +81,10 @@ class WorkerAccount:
 
     @property
     def free(self) -> int:
-        """How many more tasks the worker may be given."""
-        room = self.credit - self.reserved - len(self.held) - self.handed
-        if room <= 0 or self.line.waiting or self.line.alone in self.held:  # a task runs alone, or waits to do so
+        """How many more leases the worker may hold."""
+        if self.line.waiting or self.line.alone in self.held:  # a task runs alone, or waits to do so
             return 0
-        return room if self.may_take() else 0
+        return max(0, self.credit - self.reserved - len(self.held) - self.handed)
 
     def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float) -> None:
         """Add leases that are about to be pushed to the worker."""

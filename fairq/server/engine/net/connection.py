@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from math import floor
 from time import thread_time
 from typing import Any, NamedTuple, TypeVar
@@ -16,6 +17,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import Draining, FairqError, TooMany
+from fairq.io.auto_reset_event import AutoResetEvent
 from fairq.io.taskless import in_task
 from fairq.io.turns import Gate, turn_time
 from fairq.model.checks import owner_of
@@ -72,20 +74,24 @@ class AttachOrder(NamedTuple):
 
 @define(eq=False)
 class Connection:
-    """A connected client. `handle_request(connection, request)` carries a request out and returns the reply's body."""
+    """A connected client.
+
+    `handle_request(connection, request)` carries a request out and returns the reply's body. `room_changed(connection)`
+    is called when a worker may be given more tasks: leases have expired, or its socket has taken all output.
+    """
 
     remote: str  # its address
     identity: Identity
     session: ServerSession
     handle_request: Callable[[Connection, Any], Awaitable[dict[str, Any] | None]]
     usage: Usage | None = None  # of its tenant
+    room_changed: Callable[[Connection], None] = nothing
+    refusals: Refusals | None = None  # of its server
     requests: int = 0  # under way
     closing: tuple[int, str] | None = None  # the code and reason with which it ends
     closes_when_idle: bool = False
-    on_sent: Callable[[], None] = nothing  # the socket has taken all output that waited
     turns: Gate | None = field(default=None, init=False)  # in which its messages are read
     tenant_load: TenantLoad | None = field(default=None, init=False)  # of a producer's tenants
-    refusals: Refusals | None = field(default=None, init=False)  # of its server
 
     # Of a worker:
     name: str = ""
@@ -95,7 +101,6 @@ class Connection:
     attach_order: AttachOrder = field(factory=AttachOrder)  # if it keeps its name across restarts
     account: WorkerAccount = field(factory=WorkerAccount)
     pool: Pool | None = field(default=None, init=False)  # while it is attached, if it has several queues
-    on_freed: Callable[[Connection], None] = nothing  # leases have expired on its account
     tracks_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
     give_back_now: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are kept for it no longer
     is_silent: bool = field(default=False, init=False)  # nothing has come from it for too long: silent_workers.py
@@ -104,11 +109,10 @@ class Connection:
     _waits: dict[trio.CancelScope, None] = field(factory=dict, init=False)  # requests that wait
     _waited_for: int = field(default=0, init=False)  # tasks, batches and feeds that they wait for
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
-    _woken: trio.Event = field(factory=trio.Event, init=False)
+    _woken: AutoResetEvent = field(factory=partial(AutoResetEvent, trio.Event), kw_only=True)  # ends the sleep of `run`
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.account.may_take = self._may_take
         self.session.refused = self._note_refusal
         if self.identity.role is Role.PRODUCER:
             self.tenant_load = TenantLoad()
@@ -145,7 +149,8 @@ class Connection:
             of = {"role": self.identity.role.value, "tenant": self.identity.tenant, "name": self.name}
             self.refusals.note(error.code, self.request_id(ref), verb=verb, remote=self.remote, **of)
 
-    def _may_take(self) -> bool:
+    @property
+    def may_take(self) -> bool:
         """True if it may be given tasks."""
         return self.is_attached
 
@@ -328,5 +333,4 @@ class Connection:
 
         A garbage collection that looks at 10,000 connections takes 0.3 s.
         """
-        self.on_sent, self.on_freed = nothing, nothing
-        self.account.may_take, self.account.owner, self.session.refused = bool, None, nothing
+        self.account.owner, self.session.refused = None, nothing

@@ -94,7 +94,7 @@ class SilentWorkers:
                 each.account.lost = 0  # it lost them before
             was_silent, each.is_silent = each.is_silent, each.tracks_leases and _heard_at(each) < now - SILENT_S
             if was_silent and not each.is_silent:  # part of a long message has come
-                each.on_freed(each)
+                each.room_changed(each)
         self._looked_at = now
         for each in list(self.kept):
             each.account.expire(now)

@@ -16,10 +16,10 @@ from attrs import define, field
 from fairq.errors import FairqError, TooMany
 from fairq.io.sockets import is_over
 from fairq.io.taskless import Taskless
-from fairq.io.transport import PIECE_BYTES, no_messages
+from fairq.io.transport import PIECE_BYTES
 from fairq.io.turns import Gate, turn_time
 from fairq.model.tasks import Lease
-from fairq.server.engine.net.connection import Connection, nothing
+from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.net.tenant_load import RETRY_MS
 from fairq.server.engine.net.transport import ServerTransport
 from fairq.wire.connection_errors import Disconnected
@@ -44,10 +44,6 @@ class SocketConnection(Connection):
     _answered: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _sleeps_until: float = field(default=0.0, init=False)
     _writing: trio.CancelScope = field(factory=trio.CancelScope, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        Connection.__attrs_post_init__(self)
-        self.transport.source, self.transport.stuck = self.session.outgoing, self._wake
 
     async def run(self) -> None:
         """Serve requests until either side ends the connection."""
@@ -76,9 +72,6 @@ class SocketConnection(Connection):
         self.session.stop(queue, leases)
         self.wake_writer()
 
-    def _wake(self) -> None:
-        self._woken.set()
-
     def wake_writer(self) -> None:
         """Send the session's outbox at the end of the scheduler's turn."""
         self.transport.wake_writer()
@@ -92,7 +85,7 @@ class SocketConnection(Connection):
     def _wake_in_time(self) -> None:
         """Make `_write` wake for the next deadline."""
         if self.account.over_at < self._sleeps_until:
-            self._wake()
+            self._woken.set()
 
     def close(self, code: int, reason: str) -> None:
         """End the connection when the outbox has been sent, or after END_S; later requests are ignored."""
@@ -100,7 +93,8 @@ class SocketConnection(Connection):
             self._scope.deadline = trio.current_time() + END_S
         Connection.close(self, code, reason)
 
-    def _may_take(self) -> bool:
+    @property
+    def may_take(self) -> bool:
         """True if it may be given tasks: it is attached and heard of, and has taken most of the earlier pushes."""
         unread = self.session.outgoing_bytes + len(self.transport.unsent)
         return unread <= MAX_UNSENT_BYTES and self.session.state is State.ATTACHED and not self.is_silent
@@ -129,7 +123,6 @@ class SocketConnection(Connection):
     def unlink(self) -> None:
         """Break reference cycles at the end."""
         Connection.unlink(self)
-        self.transport.source, self.transport.stuck = no_messages, nothing
         self.transport.websocket.unlink()
 
     async def _read(self, taskless: Taskless) -> None:
@@ -155,7 +148,7 @@ class SocketConnection(Connection):
             request = self.read(self.session.receive, message, now)
             if self.is_silent:
                 self.is_silent = False
-                self.on_freed(self)
+                self.room_changed(self)
             del message  # a request holds its payloads
             if request is None:
                 if self.session.has_outgoing:
@@ -197,13 +190,13 @@ class SocketConnection(Connection):
             self.account.expire(trio.current_time())
             if self.account.is_freed:
                 self.account.is_freed = False
-                self.on_freed(self)
+                self.room_changed(self)
                 self._close_if_idle()
             try:
                 if await self.transport.flush():
                     # When the last of it was sent: no heartbeat is due meanwhile.
                     self.session.last_sent_at = trio.current_time()
-                    self.on_sent()
+                    self.room_changed(self)
             except Disconnected:
                 return
             if self.session.is_timed_out:
@@ -215,4 +208,3 @@ class SocketConnection(Connection):
             self._sleeps_until = min(self.session.deadline(), self.account.over_at)
             with trio.move_on_at(self._sleeps_until):
                 await self._woken.wait()
-            self._woken = trio.Event()

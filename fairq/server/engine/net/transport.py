@@ -5,6 +5,7 @@ One connection does not take the time of others: input is processed in small sli
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -12,7 +13,7 @@ import trio
 from attrs import define, field
 
 from fairq.io.sockets import receive_some, send_now
-from fairq.io.transport import CLOSE_S, PIECE_BYTES, TURN_S, Transport
+from fairq.io.transport import CLOSE_S, PIECE_BYTES, TURN_S, Source, Transport, no_messages, nothing
 from fairq.io.trio_runtime import trio_runtime
 from fairq.io.turns import at_end_of_turn
 from fairq.wire.connection_errors import Disconnected
@@ -41,10 +42,19 @@ class ServerTransport(Transport):
     _spare_before: int = field(default=0, init=False)
 
     @classmethod
-    def of(cls, stream: Stream, websocket: WebSocket, remote: str, early: bytes = b"") -> ServerTransport:
+    def of(
+        cls,
+        stream: Stream,
+        websocket: WebSocket,
+        remote: str,
+        early: bytes = b"",
+        source: Source = no_messages,
+        stuck: Callable[[], None] = nothing,
+    ) -> ServerTransport:
         """Make one; `early` are the bytes that came behind the handshake: there may be many, so they wait as well."""
-        write = partial(send_now, stream)
-        return cls(trio_runtime(), websocket, remote, write, websocket.outgoing, stream, memoryview(early))
+        runtime, write, outgoing = trio_runtime(), partial(send_now, stream), websocket.outgoing
+        arrived = memoryview(early)
+        return cls(runtime, websocket, remote, write, outgoing, stream, arrived, source=source, stuck=stuck)
 
     def wake_writer(self) -> None:
         """Send the waiting output at the end of the scheduler's turn."""

@@ -46,7 +46,6 @@ class HttpConnection(Connection):
                     break
                 with trio.move_on_at(until):
                     await self._woken.wait()
-                self._woken = trio.Event()
         self.closing = self.closing or (1000, "")
         with trio.CancelScope(shield=True):
             await self._end_waits()
@@ -104,7 +103,8 @@ def make_connection(
     now = trio.current_time()
     session = ServerSession(last_received_at=now, last_sent_at=now, role=identity.role)
     session.max_payload_bytes = app.settings.max_payload_bytes
-    connection = kind(remote, identity, session, partial(handle_request, app), usage)
+    handle, room_changed = partial(handle_request, app), app.queues.credit_changed
+    connection = kind(remote, identity, session, handle, usage, room_changed, app.refusals)
     connection.turns = usage.http_turns if usage else Gate(HTTP_PER_TURN)
     return connection
 
