@@ -16,8 +16,8 @@ from fairq.io.turns import at_end_of_turn, call_from_end
 from fairq.model.queues import Tick
 from fairq.model.tasks import Outcome, Settlement
 from fairq.server.engine.app import IDLE_TICKS, App
+from fairq.server.engine.dispatch.claim_calls import ClaimCalls
 from fairq.server.engine.dispatch.claiming import MAX_PACE_S, Phase
-from fairq.server.engine.dispatch.dispatcher import Dispatcher
 from fairq.server.engine.timers.ticker import TICKS_AT_ONCE
 from fairq.server.run import Served
 from fairq.store import keys
@@ -164,7 +164,7 @@ async def test_a_push_leaves_ahead_of_the_reply_to_its_enqueue(
 async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim, stop, claimed, heard = Store.claim, Dispatcher.stop_task, trio.Event(), trio.Event()
+    claim, stop, claimed, heard = Store.claim, ClaimCalls.stop_task, trio.Event(), trio.Event()
 
     async def slow_to_answer(self: Store, *args: Any, **more: Any) -> Claim:
         found = await claim(self, *args, **more)
@@ -174,12 +174,12 @@ async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(
             await heard.wait()
         return found
 
-    def hear(self: Dispatcher, id: str) -> None:
+    def hear(self: ClaimCalls, id: str) -> None:
         stop(self, id)
         heard.set()
 
     monkeypatch.setattr(Store, "claim", slow_to_answer)
-    monkeypatch.setattr(Dispatcher, "stop_task", hear)
+    monkeypatch.setattr(ClaimCalls, "stop_task", hear)
     async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
         await worker.attach("q", credit=2)
         await ada.enqueue("q", ["a"])

@@ -314,7 +314,7 @@ async def test_the_time_of_a_lease_is_that_of_the_library(served: Served) -> Non
     assert "local FIRST_MS, PER_MS = 1735689600000, 32 " in LUA.read_text()
     async with raw(served, WORKER) as worker:
         numbers = await holding(served, worker, "a", started=1)
-        now_ms = served.app.queues.dispatchers["q"].store_now_ms
+        now_ms = served.app.queues.dispatchers["q"].clock.now_ms
         assert abs(now_ms - leased_at_ms(numbers["a"])) < 60_000
 
 

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from fairq.model.rates import Rate
 from fairq.model.tasks import Action
-from fairq.server.engine.dispatch.dispatcher import give_back
+from fairq.server.engine.dispatch.giving_back import give_back
 from fairq.server.engine.dispatch.worker_account import TaskKey, Terms
 from fairq.server.engine.net.connection import AttachOrder, Connection
 from fairq.server.engine.queues import Queues

@@ -86,7 +86,7 @@ class Queues:
                 id = message.removeprefix(keys.STOP)
                 self.store.attempts.stopping(queue, id)
                 if dispatcher:
-                    dispatcher.stop_task(id)
+                    dispatcher.claims.stop_task(id)
             elif dispatcher and message in ("", keys.READY):
                 dispatcher.notify()
             elif dispatcher and message.startswith(keys.READY):
@@ -174,7 +174,7 @@ class Queues:
         if server != self.server:
             self.ticker.tick_within(place, LATER_MS)
         elif not self.dispatchers[place].claim_first():
-            self.nursery.start_soon(self.dispatchers[place].pass_on)
+            self.nursery.start_soon(self.dispatchers[place].claims.pass_on)
 
     def join(self, connection: Connection) -> None:
         """Start to give tasks of its queues to a worker."""
@@ -216,7 +216,7 @@ class Queues:
         """Offer a worker of several places to tasks that wait to run alone."""
         if not connection.account.held:
             for place in pool.queues:
-                self.dispatchers[place].wake_waiting(connection)
+                self.dispatchers[place].alone.offer(connection)
 
     def _charge(self, tasks: Collection[TaskKey], leases: int, began_at: float) -> None:
         now = turn_time()
@@ -309,11 +309,11 @@ class Queues:
     def _last_waits(self, dispatcher: Dispatcher | None, tenant: str) -> list[list[int]]:
         if dispatcher is None:
             return []
-        return [list(each.values()) for each in dispatcher.wait_times.parts(tenant, dispatcher.store_now_ms)]
+        return [list(each.values()) for each in dispatcher.claims.wait_times.parts(tenant, dispatcher.clock.now_ms)]
 
     def served_last(self, queue: str) -> list[str]:
         """Name tenants of a queue that this server has served, the last one of each place first."""
-        return [tenant for each in self.of(queue) for tenant in reversed(each.wait_times.tenants)]
+        return [tenant for each in self.of(queue) for tenant in reversed(each.claims.wait_times.tenants)]
 
     def stop_claiming(self) -> None:
         """Answer all requests that wait, and claim nothing more."""

@@ -77,7 +77,7 @@ class Capacity:
 
     def free(self, enough: int) -> int:
         """Count the free places, up to about `enough`."""
-        return sum([room for _, room in self._with_room(enough, enough)])
+        return sum(map(_room_of, self._with_room(enough, enough)))
 
     def share(self, tasks: int) -> dict[Worker, int]:
         """Divide `tasks` among workers, as evenly as their room allows; those with a share move to the line's end."""
@@ -100,7 +100,7 @@ class Capacity:
         found: list[tuple[Worker, int]] = []
         full: list[Worker] = []
         for worker in self._line:
-            if room := free_of(worker):
+            if (room := worker.account.free) and worker.may_take:  # as `free_of`, three times for each task
                 found.append((worker, room))
                 places -= room
                 if places <= 0 or len(found) >= workers:
@@ -159,6 +159,8 @@ class QueueCapacity:
     accounts: QueueAccounts = field(factory=QueueAccounts)
     own: Capacity = field(factory=Capacity, init=False)
     shared: list[Pool] = field(factory=list, init=False)
+    reserved: dict[Worker, int] = field(factory=dict, init=False)  # places for the claim under way
+    weight: float = field(default=1.0, init=False)  # of the queue, by its last claim
 
     @property
     def workers(self) -> MutableMapping[Worker, int]:
@@ -181,14 +183,15 @@ class QueueCapacity:
                 free += pool.part(self.queue)
         return free
 
-    def reserve(self, tasks: int) -> dict[Worker, int]:
-        """Reserve places for up to `tasks` tasks, so that no other queue uses them; returns how many of each worker."""
-        shares = self.own.share(tasks)
-        for worker, share in shares.items():
+    def reserve(self, tasks: int) -> None:
+        """Reserve places for up to `tasks` tasks, so that no other queue uses them."""
+        self.reserved = self.own.share(tasks)
+        for worker, share in self.reserved.items():
             worker.account.reserved += share
-        return self._reserve_shared(tasks, shares) if self.shared else shares
+        if self.shared:
+            self._reserve_shared(tasks, self.reserved)
 
-    def _reserve_shared(self, tasks: int, shares: dict[Worker, int]) -> dict[Worker, int]:
+    def _reserve_shared(self, tasks: int, shares: dict[Worker, int]) -> None:
         """Add to shares of the queue's own workers those of shared ones, up to `tasks` in all."""
         reserved = 0
         for pool in self.shared:
@@ -198,7 +201,19 @@ class QueueCapacity:
             reserved += sum(some.values())
             self.accounts.reserve(self.queue, reserved, turn_time())
             shares |= some
+
+    def release(self) -> dict[Worker, int]:
+        """Release the reserved places, and return them: `freed` is to follow, once those that are used are."""
+        shares, self.reserved = self.reserved, {}
+        for worker, share in shares.items():
+            worker.account.reserved -= share
         return shares
+
+    def set_weight(self, weight: float, competing: float = 0) -> None:
+        """Note the queue's weight, as `QueueAccounts.set_weight` does: slots of shared workers are divided by it."""
+        self.weight = weight
+        if self.shared:
+            self.accounts.set_weight(self.queue, weight, turn_time(), competing)
 
     def changed(self, worker: Worker) -> None:
         """Note that a worker's room has changed."""
@@ -210,7 +225,7 @@ class QueueCapacity:
         return next((idle for pool in (self.own, *self.shared) if (idle := pool.find_idle())), None)
 
     def freed(self, shares: Mapping[Worker, int]) -> None:
-        """Release reserved places, and offer the free ones to all queues of their workers."""
+        """Offer places that were reserved, and are free now, to all queues of their workers."""
         for worker in shares:
             if free_of(worker):
                 self.changed(worker)

@@ -19,7 +19,7 @@ the push: a task that was cancelled, or has lost its lease, does not begin.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,10 +30,15 @@ from attrs import define, field
 from fairq.errors import FairqError
 from fairq.io.auto_reset_event import AutoResetEvent
 from fairq.model.tasks import Lease, Outcome, Settlement, leased_at_ms
+from fairq.server.engine.dispatch.giving_back import give_back
 
 if TYPE_CHECKING:
-    from fairq.server.engine.dispatch.capacity import Worker
+    from trio import Nursery
+
+    from fairq.server.engine.dispatch.capacity import QueueCapacity, Worker
+    from fairq.server.engine.dispatch.store_clock import StoreClock
     from fairq.store.store import Store
+    from fairq.store.task_calls import Claim
 
 log = structlog.get_logger("fairq.server")
 
@@ -55,7 +60,7 @@ class Line:
 
     def renew(self, queue: str, id: str) -> bool:
         """Renew the lease of a task that waits here, to see whether it is valid; returns whether there is one."""
-        found = [each for each in self.waiting if (each.queue, each.lease.id) == (queue, id)]
+        found = [each for each in self.waiting if (each.of.queue, each.lease.id) == (queue, id)]
         for each in found:
             each.renew_at = 0.0
             each.wake()
@@ -66,28 +71,65 @@ class Line:
         by_queue: dict[str, list[tuple[str, int, int]]] = {}
         while self.waiting:
             each = self.waiting.popleft()
-            by_queue.setdefault(each.queue, []).append((each.lease.id, each.lease.lease, 0))
+            by_queue.setdefault(each.of.queue, []).append((each.lease.id, each.lease.lease, 0))
             each.wake()
         return by_queue
 
 
 @define(eq=False)
-class Waiting:
-    """A leased task that waits to run alone at a worker.
+class AloneTasks:
+    """The tasks of one queue that wait to run alone; `look()` is called when a worker may be given others again."""
 
-    `store_now_ms()` returns the store's time, `find_idle()` a worker that holds nothing. `freed(worker)` is called when
-    one may be given other tasks again.
-    """
-
-    store: Store
-    worker: Worker
     queue: str
+    store: Store
+    capacity: QueueCapacity
+    clock: StoreClock
+    look: Callable[[], None]
+    _waiting: dict[Waiting, None] = field(factory=dict, init=False)
+
+    def line_up(self, worker: Worker, leases: Sequence[Lease], claim: Claim, nursery: Nursery) -> Sequence[Lease]:
+        """Let the tasks wait that run alone; returns the others. Without a record of the worker's leases none waits."""
+        if not worker.tracks_leases:
+            return leases
+        for lease in leases:
+            if lease.id in claim.alone:
+                waiting = Waiting(self, worker, lease, claim.lease_ms, claim.run_timeout_ms)
+                worker.account.line.waiting.append(waiting)
+                self._waiting[waiting] = None
+                nursery.start_soon(self._wait, waiting)
+        return [each for each in leases if each.id not in claim.alone]
+
+    async def _wait(self, waiting: Waiting) -> None:
+        try:
+            await waiting.run()
+        finally:
+            del self._waiting[waiting]
+
+    def offer(self, worker: Worker) -> None:
+        """Have a task that waits look at a worker, if that holds nothing: the first there, or another."""
+        if worker.account.held:
+            return
+        if line := worker.account.line.waiting:
+            line[0].wake()
+        elif self._waiting:
+            next(iter(self._waiting)).wake()
+
+    def freed(self, worker: Worker) -> None:
+        """Offer the places of a worker at which one task fewer waits."""
+        self.capacity.changed(worker)
+        self.capacity.wake()
+        self.look()
+
+
+@define(eq=False)
+class Waiting:
+    """A leased task that waits to run alone at a worker; `of`: all of its queue that do."""
+
+    of: AloneTasks
+    worker: Worker
     lease: Lease
     lease_ms: int
     run_timeout_ms: int
-    store_now_ms: Callable[[], int]
-    find_idle: Callable[[], Worker | None]
-    freed: Callable[[Worker], None]
     renew_at: float = field(default=0.0, init=False)
     _woken: AutoResetEvent = field(factory=partial(AutoResetEvent, trio.Event), init=False)
 
@@ -109,7 +151,7 @@ class Waiting:
         every_s = self.lease_ms / 1000 / _RENEWALS_PER_LEASE
         self.renew_at = trio.current_time() + every_s
         while not self._is_over:
-            if trio.current_time() < self.renew_at and not (self._is_next or self.find_idle()):
+            if trio.current_time() < self.renew_at and not (self._is_next or self.of.capacity.find_idle()):
                 with trio.move_on_at(self.renew_at):
                     await self._woken.wait()
                 continue
@@ -117,14 +159,15 @@ class Waiting:
             try:
                 outcome = await self._renew()
             except FairqError as error:
-                log.warning("cannot renew a lease that waits", queue=self.queue, error=error.message)
+                log.warning("cannot renew a lease that waits", queue=self.of.queue, error=error.message)
                 await trio.sleep(min(_RETRY_S, every_s))
                 continue
             self.renew_at = trio.current_time() + every_s
             await self._go_on(outcome, sent_at)
 
     async def _renew(self) -> Outcome:
-        (outcome,) = await self.store.settle(self.queue, [Settlement("extend", self.lease.id, self.lease.lease)])
+        renewal = Settlement("extend", self.lease.id, self.lease.lease)
+        (outcome,) = await self.of.store.settle(self.of.queue, [renewal])
         return outcome
 
     async def _go_on(self, outcome: Outcome, renewed_at: float) -> None:
@@ -134,7 +177,7 @@ class Waiting:
         if outcome != "ok" or not self._can_run:
             await self._leave(is_open=outcome in ("ok", "cancelled"))
             return
-        if not self._is_next and (idle := self.find_idle()):
+        if not self._is_next and (idle := self.of.capacity.find_idle()):
             self._move(idle)
         if self._is_next:
             self._push(renewed_at)
@@ -142,18 +185,20 @@ class Waiting:
     @property
     def _can_run(self) -> bool:
         expires_at_ms = self.lease.expires_at_ms
-        is_late = 0 < expires_at_ms <= self.store_now_ms()
+        is_late = 0 < expires_at_ms <= self.of.clock.now_ms
         return not is_late and self.worker.account.credit > 0 and self.worker.may_take
 
     def _push(self, renewed_at: float) -> None:
         lease, line = self.lease, self.worker.account.line
         line.waiting.popleft()
-        line.alone = self.queue, lease.id
+        line.alone = self.of.queue, lease.id
         if lease.expires_at_ms:  # a worker counts the time that is left from the renewal, as if the lease began then
-            waited_ms = max(0, self.store_now_ms() - leased_at_ms(lease.lease))
+            waited_ms = max(0, self.of.clock.now_ms - leased_at_ms(lease.lease))
             lease = lease._replace(expires_at_ms=max(1, lease.expires_at_ms - waited_ms))
-        log.info("a task runs alone", worker=self.worker.name, queue=self.queue, task=lease.id, attempt=lease.attempt)
-        self.worker.push(self.queue, self.lease_ms, [lease], self.run_timeout_ms, renewed_at)
+        log.info(
+            "a task runs alone", worker=self.worker.name, queue=self.of.queue, task=lease.id, attempt=lease.attempt
+        )
+        self.worker.push(self.of.queue, self.lease_ms, [lease], self.run_timeout_ms, renewed_at)
 
     def _move(self, worker: Worker) -> None:
         """Wait at another worker."""
@@ -165,14 +210,10 @@ class Waiting:
         line = self.worker.account.line
         line.waiting.remove(self)
         line.wake_first()
-        self.freed(self.worker)
+        self.of.freed(self.worker)
 
     async def _leave(self, *, is_open: bool) -> None:
         """Wait no more; an open lease is given back."""
         self._leave_line()
-        if not is_open:
-            return
-        try:
-            await self.store.give_back(self.queue, [(self.lease.id, self.lease.lease, 0)], "release")
-        except FairqError as error:
-            log.warning("cannot give a lease back", queue=self.queue, error=error.message)
+        if is_open:
+            await give_back(self.of.store, self.of.queue, [(self.lease.id, self.lease.lease, 0)], "release")

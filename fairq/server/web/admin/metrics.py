@@ -166,7 +166,7 @@ class _Now:
 
     def _of_dispatch(self) -> Iterator[Metric]:
         here = ((each.name, self.app.queues.of(each.name)) for each in self.queues)
-        waits = [(name, [each.wait_times for each in dispatchers]) for name, dispatchers in here if dispatchers]
+        waits = [(name, [each.claims.wait_times for each in dispatchers]) for name, dispatchers in here if dispatchers]
         started = ((name, sum(each.starts for each in of)) for name, of in waits)
         yield counter("fairq_tasks_dispatched", "attempts that this server began", "queue", started)
         retried = ((name, sum(each.retries for each in of)) for name, of in waits)

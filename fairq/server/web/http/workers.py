@@ -23,7 +23,7 @@ from fairq.errors import Draining, TooMany
 from fairq.model.rules import QUEUE
 from fairq.model.tasks import Lease, Outcome, Settlement
 from fairq.server.engine.app import App
-from fairq.server.engine.dispatch.dispatcher import give_back
+from fairq.server.engine.dispatch.giving_back import give_back
 from fairq.server.engine.dispatch.worker_account import OVER_S, TaskKey
 from fairq.server.engine.net.auth import Identity
 from fairq.server.web.http.bounds import CALLER_S, CLAIM_BYTES, MAX_DRAINED, MAX_TOKEN_WORKERS, MAX_WORKERS, RETRY_MS
