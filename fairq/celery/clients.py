@@ -26,7 +26,8 @@ R = TypeVar("R")
 
 
 class _Driver(Driver):
-    def _check_thread(self) -> None:
+    @staticmethod
+    def _check_thread() -> None:
         """Allow calls in an event loop: it stands still, as in `delay()` with every broker."""
 
 

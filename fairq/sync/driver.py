@@ -57,6 +57,15 @@ _FRESH_S = 1.0  # for which an idle connection is taken to be alive
 _KEPT_S = TIMEOUT_S - HEARTBEAT_S  # after which the server may have given up on an idle connection
 
 
+def check_thread() -> None:
+    """Raise RuntimeError inside an event loop, which a call would stop."""
+    asyncio = sys.modules.get("asyncio")
+    if (asyncio and asyncio._get_running_loop()) or (in_trio() and not forks.is_child):
+        raise RuntimeError(
+            "this is an event loop, which fairq.sync would stop: use fairq.open_client there, and await its calls"
+        )
+
+
 @define(eq=False, weakref_slot=True)
 class Driver:
     """Makes calls and waits for them, for any number of threads; a `fairq.client.caller.Caller`."""
@@ -97,8 +106,7 @@ class Driver:
         check_thread()
         return cls(Servers(choose_servers(urls, tls)), None if token is None else check_token(token))
 
-    def _check_thread(self) -> None:
-        check_thread()
+    _check_thread = staticmethod(check_thread)
 
     @property
     def max_payload_bytes(self) -> int:
@@ -223,20 +231,28 @@ class Driver:
         now = _now()
         if self._leader is None:
             self._check_idle_transport(now)
-        self._send(now)
+        self._flush(now)
         if self._leader is None:
             self._leader = place
             return
         self._line[place] = None
+        self._hurry_leader()
 
     def _send(self, now: float) -> None:
         """Send what needs no waiting; the leader sends the rest, and keeps a deadline that has moved forward."""
+        self._flush(now)
+        self._hurry_leader()
+
+    def _flush(self, now: float) -> None:
         if self._transport:
             try:
                 self._transport.flush(now)
             except Disconnected:
                 self._lose(now)
                 self._wake_leader()
+
+    def _hurry_leader(self) -> None:
+        """Wake the leader if it sleeps for too long."""
         if self._due_at() < self._sleeps_until or (self._transport and self._transport.wants_room):
             self._wake_leader()
 
@@ -404,12 +420,3 @@ def _reset_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_all)
-
-
-def check_thread() -> None:
-    """Raise RuntimeError inside an event loop, which a call would stop."""
-    asyncio = sys.modules.get("asyncio")
-    if (asyncio and asyncio._get_running_loop()) or (in_trio() and not forks.is_child):
-        raise RuntimeError(
-            "this is an event loop, which fairq.sync would stop: use fairq.open_client there, and await its calls"
-        )

@@ -47,7 +47,7 @@ async def test_an_enqueue_costs_few_calls(service: Service, runtime: str) -> Non
 def test_a_blocking_enqueue_costs_few_calls(service: Service) -> None:
     with fairq.sync.open_client(service.url, token=tenant("ada")) as client, counting() as cost:
         found = cheapest(cost, lambda: client.enqueue("emails", {"n": 1}))
-    assert found.calls <= 118
+    assert found.calls <= 119
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
