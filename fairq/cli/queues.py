@@ -47,6 +47,7 @@ _COLUMNS = columns_of(
     "queue", "ready", "pending", "delayed", "leased", "dead", "done", "expired", "workers", "takers", "slots", "kept",
     "idle", "share", "is_paused", "is_closed", "made_by", "is_repairing", takers="taken",
 )  # fmt: skip
+_PLACES = columns_of("partition", "primary", "weight", "ready", "pending", "delayed", "leased", "dead")
 _RARE = ("pending", "delayed", "dead", "expired", "kept", "is_paused", "is_closed", "made_by", "is_repairing")
 _TAKERS = {"": "", "some": "yes", "none": "nobody", "unknown": "unknown"}
 
@@ -93,6 +94,8 @@ def show(queue: str, *, json: Json = False, server: Server | None = None) -> Non
     table = [{"setting": name, "value": value, "default": _DEFAULTS[name]} for name, value in _shown(settings).items()]
     print_rows(f"queue {queue}", columns_of("setting", "value", "default"), table, empty="")
     print(_say_retries(settings))
+    if places := [asdict(each) for each in rows[0].places]:
+        print_rows("partitions", _PLACES, places, empty="")
 
 
 def _say_retries(settings: QueueSettings) -> str:

@@ -13,6 +13,20 @@ from fairq.model.workers import SilentWorker
 Takers = Literal["", "some", "none", "unknown"]
 
 
+@frozen
+class PartitionRow:
+    """A partition of a queue: its name, the primary that has it, and its counts; `weight`: of tenants that compete."""
+
+    partition: str
+    primary: str
+    weight: float
+    ready: int
+    pending: int
+    delayed: int
+    leased: int
+    dead: int
+
+
 @frozen(kw_only=True)
 class QueueRow(QueueState):
     """A queue in the list of all queues: its state, and its workers.
@@ -20,6 +34,7 @@ class QueueRow(QueueState):
     `workers`: attached to any server. `slots`: theirs; of these `kept` for tenants that have nothing running, and
     `idle`; `shared`: those of workers with several queues, which are `shared_by` so many queues. `takers`: whether
     workers of any server take its tasks; empty: none waits. `silent`: workers that are silent, at most ten.
+    `places`: its partitions, if it has several and was asked for by its name.
     """
 
     workers: int
@@ -31,6 +46,7 @@ class QueueRow(QueueState):
     silent: list[SilentWorker] = field(factory=list)
     takers: Takers = ""
     version: str = ""  # of its settings
+    places: list[PartitionRow] = field(factory=list)
 
 
 @frozen

@@ -14,6 +14,7 @@ from fairq.errors import NotEmpty, Unavailable
 from fairq.model.events import EventPage
 from fairq.model.history import Slot
 from fairq.model.limits import Limits, OpeningHours
+from fairq.model.operator_views import PartitionRow
 from fairq.model.queues import QueueSettings, QueueState, Repair, Tick, stored_setting
 from fairq.model.tenants import TenantPage, TenantState
 from fairq.model.texts import say_moment
@@ -24,7 +25,7 @@ from fairq.store.merging import by_name, chained, first, longest, one_history, o
 from fairq.store.migrations import PARTITIONS, migrate
 from fairq.store.partitions import queue_of
 from fairq.store.records import pack_waits, unpack_opening_hours, unpack_slot
-from fairq.store.routes import of_all, of_tenant, of_tenant_or_all, of_tenants, walk
+from fairq.store.routes import everywhere, of_all, of_tenant, of_tenant_or_all, of_tenants, walk
 from fairq.store.rows import event, limits_of, queue_state, settings_of, tenant_states
 
 _ACCOUNTS = 100  # accounts that one call looks at
@@ -64,6 +65,20 @@ class QueueCalls(Calls):
         """Read all numbers of a queue's record (QUEUE in lua/KEYS.md), in O(1)."""
         reply = await self._call("queue_state", queue)
         return {reply[i].decode(): float(reply[i + 1]) for i in range(0, len(reply), 2)}
+
+    async def partitions(self, queue: str) -> list[PartitionRow]:
+        """Read the state of each partition of a queue, if it has several."""
+        places = await self.registry.places(queue)
+        if len(places) == 1:
+            return []
+        found = await everywhere(QueueCalls.numbers, self, places)
+        return [self._partition_row(place, numbers) for place, numbers in zip(places, found, strict=True)]
+
+    def _partition_row(self, place: str, numbers: Mapping[str, float]) -> PartitionRow:
+        owner = self.connection.owner(keys.queue_prefix(place))
+        counts = {name: int(numbers[name]) for name in ("ready", "pending", "delayed", "leased", "dead")}
+        primary = owner.address.shown if owner else ""
+        return PartitionRow(place.partition("/")[2], primary, numbers["weight_sum"] / 1000, **counts)
 
     async def configure(self, queue: str, changes: Mapping[str, str | float], if_version: str = "") -> QueueSettings:
         """Change settings of the queue, in each place atomically; returns the old ones.

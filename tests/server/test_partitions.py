@@ -137,7 +137,10 @@ async def test_an_operator_chooses_the_number_of_partitions_of_a_new_queue(serve
         assert answer["previous"] == {"partitions": 1, "lease_ms": 30_000}
         assert len(await served.app.store.registry.places(Q)) == 12
         assert (await operator.ask("configure", queue=Q, settings=settings))["previous"] == settings
-        (row,) = (await operator.ask("queues"))["queues"]
+        (row,) = (await operator.ask("queues", queue=Q))["queues"]
+        places = await served.app.store.registry.places(Q)
+        assert [f"{Q}/{each['partition']}" for each in row["places"]] == list(places)
+        assert {each["primary"] for each in row["places"]} == {served.app.store.connection.nodes()[0].address.shown}
         assert {name: row["settings"][name] for name in settings} == settings
         await ada.enqueue("one", ["a"])
         for queue, partitions in ((Q, 6), (Q, 1), ("one", 2)):

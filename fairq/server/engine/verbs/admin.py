@@ -48,6 +48,8 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
         counts |= {"slots": slots, "kept": kept, "idle": max(0, idle)}
         counts |= {"workers": offer.workers, "shared": offer.shared, "shared_by": len(offer.shared_by)}
         counts["silent"] = [asdict(each) for each in silent.get(queue, ())][:MAX_SILENT]
+        if request.queue is not None:
+            counts["places"] = [asdict(each) for each in await app.store.partitions(queue)]
         rows.append({**asdict(state), **counts})
     waiting = [row["queue"] for row in rows if row["ready"] or row["pending"] or row["delayed"]]
     takers = {queue: "some" for queue in waiting if app.queues.is_taken_here(queue)}
