@@ -71,7 +71,9 @@ async def test_attempts_over_http_are_listed(served: Served) -> None:
 
 def worker_with_lease() -> HttpWorker:
     """A worker over HTTP that holds a lease of 100 s."""
-    app: Any = SimpleNamespace(settings=Settings(), queues=SimpleNamespace(credit_changed=lambda _: None))
+    app: Any = SimpleNamespace(
+        settings=Settings(), queues=SimpleNamespace(credit_changed=lambda _: None), refusals=None
+    )
     worker = make_connection(app, Identity(Role.WORKER), "test", None, HttpWorker)
     assert isinstance(worker, HttpWorker)
     worker.app = app
