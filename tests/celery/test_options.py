@@ -146,11 +146,14 @@ def test_the_tasks_of_a_killed_worker_run_elsewhere(
     shop: Any, variables: dict[str, str], tmp_path: Path, pool: str
 ) -> None:
     started, stop, queue = tmp_path / "started", tmp_path / "stop", f"killed-{pool}"
-    sent = shop.until.apply_async((str(started), str(stop)), queue=queue)
-    with worker(variables, "-P", pool, "-n", "killed@%h", "-Q", queue) as killed:
+    options = ("-P", pool, "-Q", queue, *(["--max-tasks-per-child", "1"] if pool == "prefork" else []))
+    with worker(variables, "-n", "killed@%h", *options) as killed:
+        for _ in range(3):  # then processes have been forked off that may have the parent's connection
+            get(shop.add.apply_async((1, 2), queue=queue))
+        sent = shop.until.apply_async((str(started), str(stop)), queue=queue)
         wait_for(started.exists)
         killed.kill()
-        with worker(variables, "-P", pool, "-n", "other@%h", "-Q", queue):
+        with worker(variables, "-n", "other@%h", *options):
             wait_for(lambda: started.read_text().split() == [sent.id] * 2)
             stop.touch()
             assert get(sent).startswith("other@")
@@ -180,6 +183,33 @@ def test_revoking_a_waiting_task_cancels_it(shop: Any, acme: fairq.sync.Client) 
     assert state(acme, "revoked", sent).state == "cancelled"
     with pytest.raises(TaskRevokedError):
         get(sent)
+
+
+def test_revoking_a_task_that_a_worker_holds_lets_it_not_begin(
+    shop: Any, acme: fairq.sync.Client, variables: dict[str, str], tmp_path: Path
+) -> None:
+    started, stop = tmp_path / "started", tmp_path / "stop"
+    shop.app.amqp.queues.select_add("reserved")
+    with worker(variables, "-c", "1", "--prefetch-multiplier", "2", "-n", "reserved@%h", "-Q", "reserved"):
+        runs, waits = (shop.until.apply_async((str(started), str(stop)), queue="reserved") for _ in range(2))
+        wait_for(lambda: state(acme, "reserved", waits).state == "leased" and started.exists())
+        waits.revoke()
+        wait_for(lambda: state(acme, "reserved", waits).state == "cancelled")
+        stop.touch()
+        get(runs)
+        with pytest.raises(TaskRevokedError):
+            get(waits)
+    assert started.read_text().split() == [runs.id]
+
+
+def test_an_operator_who_drains_a_worker_shuts_it_down(
+    variables: dict[str, str], operator: fairq.sync.OperatorClient
+) -> None:
+    with solo(variables, "drained") as process:
+        wait_for(lambda: [row for row in operator.workers() if "drained" in row.queues])
+        (name,) = {row.worker for row in operator.workers() if "drained" in row.queues}
+        operator.drain_worker(name)
+        assert process.wait(timeout=60) == 0
 
 
 def test_other_remote_control_answers_nothing_and_fails_nothing(shop: Any) -> None:
