@@ -113,7 +113,7 @@ class Registry:
 
     def _remember(self, queue: str, places: Places) -> None:
         if len(self.known) >= MAX_KNOWN:
-            self.known.clear()
+            self.known = {name: places for name, places in self.known.items() if len(places) > 1}
         self.known[queue] = places
         self.on_places(queue, places)
 

@@ -64,7 +64,7 @@ of_task: Callable[[Verb], Verb] = _by(_of_task)  # verb(queue, id, ...): the id 
 
 
 def of_tasks(id_of: Callable[[Any], str] = str) -> Callable[[Verb], Verb]:
-    """Mark a verb as one of some tasks: verb(queue, tasks, ...), which answers for each, or for the first ones."""
+    """Mark a verb as one of some tasks: verb(queue, tasks, ...), which answers for each, the first ones or none."""
 
     async def route(verb: Route, store: Any, places: Places, tasks: Sequence[Any], *args: Any, **options: Any) -> Any:
         numbers: dict[str, list[int]] = {}
@@ -74,7 +74,8 @@ def of_tasks(id_of: Callable[[Any], str] = str) -> Callable[[Verb], Verb]:
 
         async def call(place: str) -> None:
             some = [tasks[n] for n in numbers[place]]
-            answers.update(zip(numbers[place], await verb(store, place, some, *args, **options), strict=False))
+            found = await verb(store, place, some, *args, **options)
+            answers.update(zip(numbers[place], found or (), strict=False))
 
         await run_all(*(partial(call, place) for place in numbers))
         return [answers[n] for n in takewhile(answers.__contains__, range(len(tasks)))]

@@ -271,6 +271,7 @@ class TaskCalls(Calls):
         value = orjson.dumps([lease, fraction, text])
         await self.connection.call("SET", keys.progress_key(queue, id), value, "PX", _PROGRESS_MS)
 
+    @of_tasks()
     async def forget_progress(self, queue: str, ids: Sequence[str]) -> None:
         """Delete the progress of tasks that are no longer leased."""
         await self.connection.call("DEL", *(keys.progress_key(queue, id) for id in ids))

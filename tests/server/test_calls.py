@@ -94,7 +94,7 @@ async def cost_of(
 
 @pytest.mark.parametrize(
     ("clients", "most"),
-    [(enqueueing, (232, 0.1, 2.2)), (producing, (255, 0.1, 2.2)), (working, (575, 0.1, 4.4))],
+    [(enqueueing, (232, 0.1, 2.2)), (producing, (255, 0.1, 2.2)), (working, (577, 0.1, 4.4))],
     ids=["enqueue", "producer", "task"],
 )
 async def test_a_hot_request_costs_few_calls_and_no_task(

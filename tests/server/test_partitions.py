@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import redis
@@ -106,6 +107,26 @@ async def test_a_worker_of_a_queue_that_is_made_anew_serves_its_new_partitions(s
         await producer.enqueue(Q, ["a"])
         await worker.pushed()
         assert set(served.app.queues.dispatchers) >= set(places)
+
+
+async def test_what_a_place_was_charged_for_is_taken_back_from_it(served: Served) -> None:
+    """Also when the server has forgotten the queue's places in between."""
+    await make(served)
+    async with raw(served, WORKER) as worker, raw(served, PRODUCER) as producer:
+        await worker.attach(Q, credit=20)
+        tasks = [{"tenant": each, "id": "a", "payload": 1} for each in TENANTS]
+        await producer.ask("enqueue", queue=Q, tasks=tasks)
+        pushed: list[Any] = []
+        while len(pushed) < len(TENANTS):
+            pushed += await worker.pushed()
+        queues = served.app.queues
+        running = {place: account.running for place, account in queues.accounts._queues.items()}
+        places = await served.app.store.registry.places(Q)
+        assert running == Counter(place_in(places, task["full_id"].partition("/")[0]) for task in pushed)
+        served.app.store.registry.known.clear()
+        await worker.settle(Q, "ack", *pushed)
+        assert {account.running for account in queues.accounts._queues.values()} == {0}
+        assert sum(map(queues.accounts.part, running)) == pytest.approx(1.0)
 
 
 async def test_two_servers_share_the_partitions(server_store: str) -> None:

@@ -85,7 +85,8 @@ class Leases:
             if holder is not None and holder.account.line.alone == each.key:
                 connection.account.line.alone = each.key
             self.drop_here(each.key, each.lease)
-            connection.account.add(each.key, each.lease, Terms(each.lease_s, taken=each.taken), now)
+            terms = Terms(each.lease_s, taken=each.taken, place=self.queues.place_of(*each.key))
+            connection.account.add(each.key, each.lease, terms, now)
 
     def give_back_kept(self, token: str, worker: str, order: AttachOrder) -> None:
         """Give back the leases of a worker's broken connections that it has not brought to its new one, here or not."""

@@ -6,8 +6,8 @@ to the channels of a queue as long as it has either.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -23,7 +23,6 @@ from fairq.model.checks import owner_of
 from fairq.server.engine.dispatch.capacity import Pool
 from fairq.server.engine.dispatch.dispatcher import Dispatcher
 from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
-from fairq.server.engine.dispatch.worker_account import TaskKey
 from fairq.server.engine.long_poll import LongPolls
 from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.net.server_slots import Group, Offer, ServerSlots, offers_of
@@ -218,15 +217,12 @@ class Queues:
             for place in pool.queues:
                 self.dispatchers[place].alone.offer(connection)
 
-    def _charge(self, tasks: Collection[TaskKey], leases: int, began_at: float) -> None:
-        now = turn_time()
-        for place, count in Counter(map(self._place_of, tasks)).items():
-            self.accounts.charge(place, leases * count, began_at, now)
+    def _charge(self, place: str, leases: int, began_at: float) -> None:
+        self.accounts.charge(place, leases, began_at, turn_time())
 
-    def _place_of(self, task: TaskKey) -> str:
-        queue, id = task
-        places = self.store.registry.places_known(queue)
-        return queue if len(places) == 1 else place_in(places, owner_of(id))
+    def place_of(self, queue: str, id: str) -> str:
+        """Return where a task is, as far as this server knows."""
+        return place_in(self.store.registry.places_known(queue), owner_of(id))
 
     async def _learn(self, queue: str) -> None:
         """Learn the places of a queue that this server does not know; the ticker does so as well, later."""

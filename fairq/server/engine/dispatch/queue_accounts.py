@@ -116,14 +116,22 @@ class QueueAccounts:
         """Set a queue's weight; `competing`: that of the tenants of this partition that compete, 0: as before."""
         of = self._queues.get(place)
         if of and is_partition(place):
-            queue = queue_of(place)
             of.competing = competing or of.competing
-            whole = sum(each.competing for name, each in self._queues.items() if queue_of(name) == queue)
             of.move(now)
-            of.weight = weight * of.competing / whole
+            of.weight = weight * self.part(place)
         elif of and of.weight != weight:
             of.weight = weight
             self._restart(now)
+
+    def part(self, place: str) -> float:
+        """Return which part of its queue's slots a place is to have, 0 to 1."""
+        if not is_partition(place) or not (of := self._queues.get(place)):
+            return 1.0
+        return of.competing / self._competing(place)
+
+    def _competing(self, place: str) -> float:
+        queue = queue_of(place)
+        return sum(each.competing for name, each in self._queues.items() if queue_of(name) == queue)
 
     def shrink(self, queues: Sequence[str], now: float) -> None:
         """Reduce the slots of workers with these queues."""

@@ -10,6 +10,7 @@ from attrs import define, evolve, field
 
 from fairq.model.tasks import Lease, Settlement
 from fairq.server.engine.dispatch.running_alone import Line
+from fairq.store.partitions import queue_of
 
 TaskKey = tuple[str, str]  # queue, and a task's full id
 OVER_S = 1.0  # a lease counts from when its worker has it: how long it may be on its way
@@ -26,9 +27,10 @@ class Terms:
     taken: int = 0  # how often they were taken over
     is_pushed: bool = True  # here, in the order of the account's leases
     has_progress: bool = False  # which was reported
+    place: str = ""  # where its tasks are; empty: unknown, and nothing is charged for it
 
 
-Charge = Callable[[Collection[TaskKey], int, float], None]
+Charge = Callable[[str, int, float], None]
 Ended = tuple[int, Terms]  # a lease: its number and its terms
 
 
@@ -40,8 +42,8 @@ class WorkerAccount:
     the numbers of those it holds, by queue and id, and `terms` likewise; `reserved`: how many a claim under way may
     bring. `owners` is shared by all accounts of a server: it maps a task to the owner of the account with its lease
     (`owner` is this account's). A lease that is neither settled nor renewed within its time plus OVER_S leaves the
-    account by itself, and `is_freed` is set. `charge(tasks, 1, when they began)`, if there is one, is called with the
-    leases that begin, and with -1 for each that ends.
+    account by itself, and `is_freed` is set. `charge(place, leases, when they began)`, if there is one, is called with
+    the leases that begin, and with -1 for each that ends.
     """
 
     credit: int = 0
@@ -70,8 +72,8 @@ class WorkerAccount:
         """Set the account that is charged for the leases from now on; None: no account."""
         for each, leases in ((self.charge, -1), (charge, 1)):
             if each:
-                for key, terms in self.terms.items():
-                    each((key,), leases, terms.began_at)
+                for terms in self.terms.values():
+                    each(terms.place, leases, terms.began_at)
         self.charge = charge
 
     @property
@@ -86,16 +88,17 @@ class WorkerAccount:
             return 0
         return max(0, self.credit - self.reserved - len(self.held) - self.handed)
 
-    def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float) -> None:
+    def lease(self, place: str, leases: Sequence[Lease], lease_s: float, now: float) -> None:
         """Add leases that are about to be pushed to the worker."""
+        queue = queue_of(place)
         self._queue_s[queue] = lease_s
-        terms = Terms(lease_s, now + lease_s + OVER_S, now)
+        terms = Terms(lease_s, now + lease_s + OVER_S, now, place=place)
         self.over_at = min(self.over_at, terms.over_at)
         numbers = {(queue, each.id): each.lease for each in leases}
         self.drop(*self.held.keys() & numbers)  # earlier leases of the tasks, which are lost
         self._put(numbers, terms)
         if self.charge:
-            self.charge(numbers, 1, now)
+            self.charge(place, len(numbers), now)
 
     def _put(self, numbers: Mapping[TaskKey, int], terms: Terms) -> None:
         self.held |= numbers
@@ -109,7 +112,7 @@ class WorkerAccount:
         """
         if self.charge:
             self._charge_ends(self.charge, self.terms.keys() & {key})
-            self.charge((key,), 1, now)
+            self.charge(terms.place, 1, now)
         self._put({key: lease}, evolve(terms, is_pushed=False, began_at=now))
         self._restart(key, now)
 
@@ -184,7 +187,7 @@ class WorkerAccount:
 
     def _charge_ends(self, charge: Charge, keys: Iterable[TaskKey]) -> None:
         for key in keys:
-            charge((key,), -1, self.terms[key].began_at)
+            charge(self.terms[key].place, -1, self.terms[key].began_at)
 
     def _remove(self, keys: Collection[TaskKey]) -> None:
         if self.charge:

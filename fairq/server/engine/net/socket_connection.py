@@ -64,7 +64,7 @@ class SocketConnection(Connection):
         queue, _, partition = place.partition("/")
         self.session.push(queue, lease_ms, leases, run_timeout_ms, self.attached_ms(claimed_at), partition)
         self.transport.send_now()
-        self.account.lease(queue, leases, lease_ms / 1000, turn_time())
+        self.account.lease(place, leases, lease_ms / 1000, turn_time())
         self._wake_in_time()
 
     def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
