@@ -64,6 +64,12 @@ class History:
         """Return the ids of tasks that must have run, or be dead letters."""
         return {task.id for task in self.enqueued if task.is_acknowledged}
 
+    def story(self, id: str) -> str:
+        """Say all that was seen of a task."""
+        seen = [f"{ran.event} of attempt {ran.attempt}" for ran in self.ran if ran.id == id]
+        seen += [f"attempt {each.attempt} settled: {each.outcome}" for each in self.settled if each.id == id]
+        return f"{id} ({', '.join(seen) or 'it never began'})"
+
     def events(self, event: str) -> Iterator[Ran]:
         """Return the starts, or the ends."""
         return (ran for ran in self.ran if ran.event == event)
@@ -71,7 +77,7 @@ class History:
 
 def _lost(history: History) -> Iterable[str]:
     done = {ran.id for ran in history.events("end")} | {each.id for each in history.settled if each.outcome == "ok"}
-    return history.acknowledged - done - {id for id, reason in history.dead.items() if reason} - set(history.left)
+    return history.acknowledged - done - {id for id, reason in history.dead.items() if reason}
 
 
 def _strange(history: History) -> Iterable[str]:

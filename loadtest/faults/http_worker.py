@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
+from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +17,8 @@ from attrs import define, field
 from loadtest.faults.history import History, Ran, Settled
 
 QUEUE, COUNT, TIMEOUT_S = "http", 5, 8.0
+LEASE_MS, LATE_PART = 2_000, 0.05
+LATE_S = {1: 3.0, 2: 1.5}  # an attempt of a late task: the first loses its lease, and reports while the second works
 
 
 def _post(url: str, path: str, body: Any) -> Any:
@@ -34,43 +37,42 @@ def _post(url: str, path: str, body: Any) -> Any:
 
 @define(eq=False)
 class HttpWorker:
-    """Claims, works and settles, at the servers in turn."""
+    """Claims, works and settles, at the servers in turn; now and then too late."""
 
     urls: list[str]
     history: History
+    seed: int
     _next: Iterator[str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._next = itertools.cycle(self.urls)
 
-    async def _ask(self, path: str, body: Any) -> Any:
-        """Ask the next server that answers; None if none does."""
-        for _ in self.urls:
-            url = next(self._next)
+    async def _ask(self, path: str, body: Any) -> tuple[Any, bool]:
+        """Ask one server after the other until one answers; return that, and whether others may have done it too."""
+        for tries in itertools.count():
             try:
-                return await trio.to_thread.run_sync(_post, url, path, body)
+                return await trio.to_thread.run_sync(_post, next(self._next), path, body), tries > 0
             except (OSError, HTTPException, ValueError):
-                continue
-        return None
+                await trio.sleep(0.1)
+        raise AssertionError("the tries have no end")
 
     async def run(self) -> None:
         """Work until cancelled."""
-        while True:
-            claim = await self._ask(f"/v1/queues/{QUEUE}/claims", {"count": COUNT, "wait": 1, "worker": "http"})
-            if claim is None:
-                await trio.sleep(0.2)
-                continue
-            for task in claim["tasks"]:
-                await self._work(task)
+        async with trio.open_nursery() as nursery:
+            while True:
+                body = {"count": COUNT, "wait": 1, "worker": "http"}
+                claim, _ = await self._ask(f"/v1/queues/{QUEUE}/claims", body)
+                for task in claim["tasks"]:
+                    nursery.start_soon(self._work, task)
 
     async def _work(self, task: dict[str, Any]) -> None:
         id, attempt = task["id"].partition("/")[2], task["attempt"]
         self.history.ran.append(Ran(id, attempt, "start", time.time()))
+        if Random(f"{self.seed} {id}").random() < LATE_PART:
+            await trio.sleep(LATE_S.get(attempt, 0))
         ack = {"action": "ack", "id": task["id"], "lease": task["lease"]}
-        sent_at, fault, is_repeated = time.time(), self.history.fault, False
-        while (answer := await self._ask("/v1/leases", {"queue": QUEUE, "settlements": [ack]})) is None:
-            is_repeated = True
-            await trio.sleep(0.2)
+        sent_at, fault = time.time(), self.history.fault
+        answer, is_repeated = await self._ask("/v1/leases", {"queue": QUEUE, "settlements": [ack]})
         (outcome,) = answer["outcomes"]
         if outcome == "gone" and is_repeated:
             outcome = "ok"  # the first answer was lost

@@ -21,14 +21,14 @@ from loadtest.faults.clustered import Clustered
 from loadtest.faults.deeds import Deed
 from loadtest.faults.edges import kills
 from loadtest.faults.history import History, Ran
+from loadtest.faults.http_worker import LEASE_MS, HttpWorker
 from loadtest.faults.http_worker import QUEUE as HTTP_QUEUE
-from loadtest.faults.http_worker import HttpWorker
 from loadtest.faults.stores import Clock, Disk, Embedded, Rolling, Single, Stores
 from loadtest.faults.traffic import Traffic
 from loadtest.faults.watched import Watched, WatchedTwice
 from loadtest.faults.world import SERVERS, WORKERS, World
 from loadtest.report import Progress
-from loadtest.watch import queue_state, wait_until
+from loadtest.watch import queue_state
 
 
 class Scenario(NamedTuple):
@@ -81,7 +81,7 @@ class Run:
 
     @classmethod
     def of(cls, name: str, seed: int, directory: Path, fsync: str, sizes: Sizes, progress: Progress) -> Run:
-        """Make a run of a scenario."""
+        """Make a run of a scenario. Raises: RunFailed, with the remedy, if this machine lacks something."""
         draws = Random(f"{seed} victims")
         stores = SCENARIOS[name].stores(directory / "store", fsync, SERVERS, draws)
         stores.check()
@@ -90,10 +90,13 @@ class Run:
     def __attrs_post_init__(self) -> None:
         self._order = Random(f"{self.seed} order")
         self.traffic = Traffic(Random(f"{self.seed} traffic"), self.history)
-        deeds = SCENARIOS[self.name].deeds(self.world)
-        chosen = self._order.sample(sorted(deeds), min(self.sizes.kinds or len(deeds), len(deeds)))
-        self.deeds = {name: deeds[name] for name in chosen}
-        self.recovery_s = {name: [] for name in chosen}
+        self.deeds = SCENARIOS[self.name].deeds(self.world)
+        self.only(*self._order.sample(sorted(self.deeds), min(self.sizes.kinds or len(self.deeds), len(self.deeds))))
+
+    def only(self, *faults: str) -> None:
+        """Do only these faults."""
+        self.deeds = {name: self.deeds[name] for name in faults}
+        self.recovery_s = {name: [] for name in faults}
 
     async def run(self) -> None:
         """Do it all; then `history` is complete. Raises: RunFailed if the service does not come back."""
@@ -101,7 +104,7 @@ class Run:
         try:
             async with trio.open_nursery() as nursery:
                 await self.world.start(nursery)
-                nursery.start_soon(HttpWorker(self.world.http_urls, self.history).run)
+                nursery.start_soon(HttpWorker(self.world.http_urls, self.history, self.seed).run)
                 await self._disturb()
                 nursery.cancel_scope.cancel()
         finally:
@@ -110,6 +113,7 @@ class Run:
     async def _disturb(self) -> None:
         urls = self.world.urls
         async with fairq.open_client(urls, token="dev-operator") as operator:
+            await operator.request("configure", {"queue": HTTP_QUEUE, "settings": {"lease_ms": LEASE_MS}})
             async with trio.open_nursery() as sending:
                 sending.start_soon(self.traffic.run, self.world.urls_of)
                 async with fairq.open_client(urls, token="dev-tenant:probe") as client:
@@ -143,16 +147,19 @@ class Run:
         self.progress.say(f"faults, {self.name} (seed {self.seed}): {what}")
 
     async def _until_empty(self, operator: fairq.Client) -> None:
-        """Wait until no task is left."""
-
-        async def is_empty() -> float:
-            with suppress(FairqError):
-                states = [await queue_state(operator, queue) for queue in (QUEUE, HTTP_QUEUE)]
-                left: int = sum(state.get(place, 0) for state in states for place in ("ready", "delayed", "leased"))
-                return 1 / (1 + left)
-            return 0.0
-
-        await wait_until("faults: working off what is left", self.sizes.limit, is_empty)
+        """Wait until no task is left, or note how many are."""
+        left = {"tasks": 1}
+        with trio.move_on_after(self.sizes.limit):
+            while any(left.values()):
+                await trio.sleep(0.1)
+                with suppress(FairqError):
+                    states = {queue: await queue_state(operator, queue) for queue in (QUEUE, HTTP_QUEUE)}
+                    left = {
+                        f"{place}, {queue}": state.get(place, 0)
+                        for queue, state in states.items() for place in ("ready", "delayed", "leased")
+                    }  # fmt: skip
+            return
+        self.history.left = [f"{count} {place}" for place, count in left.items() if count]
 
     async def _gather(self, client: fairq.Client) -> None:
         """Read what handlers wrote down, and the dead letters."""

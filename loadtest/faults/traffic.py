@@ -51,6 +51,7 @@ class Traffic:
             options["delay"] = self.draws.uniform(0.1, 3)
         elif kind < 0.5:
             options["expires_in"] = self.draws.uniform(0.5, 6)
+            options["delay"] = self.draws.uniform(0, options["expires_in"])
         payload = {"ms": self.draws.uniform(1, 80), "fails": int(0.5 <= kind < 0.6)}
         start_at, gives_up, fault = sent_at + options.get("delay", 0.0), self.draws.random() < 0.1, self.history.fault
         while True:

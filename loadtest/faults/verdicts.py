@@ -17,7 +17,7 @@ def report(one: Run) -> tuple[dict[str, Any], dict[str, Verdict]]:
     lost = found.pop("lost")
     broken = {rule: ids for rule, ids in found.items() if ids and rule not in unpromised}
     count = len(history.acknowledged)
-    verdicts = {f"faults, {one.name}": Verdict(count, count - len(lost), lost, [], [])}
+    verdicts = {f"faults, {one.name}": Verdict(count, count - len(lost), [*map(history.story, lost)], [], [])}
     verdicts |= {f"faults, {one.name}, {rule}": Verdict(0, 0, [], [], ids) for rule, ids in broken.items()}
     return {
         "tasks": len(history.enqueued), "acknowledged": count, "lost": len(lost), "broken": sorted(broken),

@@ -30,19 +30,25 @@ MIGRATIONS: Sequence[Migration] = (PARTITIONS, Migration(library.DATA_VERSION, "
 """
 
 
-def build(folder: Path, *, migrates: bool = False) -> Path:
-    """Make tomorrow's package in a folder; to run it, run Python there."""
+def copy(folder: Path) -> Path:
+    """Copy today's package into a folder; to run it, run Python there."""
     shutil.copytree(ROOT / "fairq", folder / "fairq", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def build(folder: Path, *, migrates: bool = False) -> Path:
+    """Make tomorrow's package in a folder."""
+    copy(folder)
     _change(folder / "fairq/lua/base/formats.lua", lambda text: library._FORMAT.sub(_grown, text))
-    _replace(
+    replace(
         folder / "fairq/store/library.py",
         'f"function {self.name}.pack(r)"]',
         f"""f"function {{self.name}}.pack(r)", *(["  r.later, r.label = 7, 'tomorrow'"] * (self.name in {GROWN}))]""",
     )
     if migrates:
         version = library.DATA_VERSION
-        _replace(folder / "fairq/store/library.py", f"DATA_VERSION = {version}", f"DATA_VERSION = {version + 1}")
-        _replace(folder / "fairq/store/migrations.py", "\nMIGRATIONS: Sequence[Migration] = (PARTITIONS,)\n", MIGRATION)
+        replace(folder / "fairq/store/library.py", f"DATA_VERSION = {version}", f"DATA_VERSION = {version + 1}")
+        replace(folder / "fairq/store/migrations.py", "\nMIGRATIONS: Sequence[Migration] = (PARTITIONS,)\n", MIGRATION)
     return folder
 
 
@@ -58,7 +64,8 @@ def _change(path: Path, change: object) -> None:
     path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")  # type: ignore[operator]
 
 
-def _replace(path: Path, text: str, instead: str) -> None:
+def replace(path: Path, text: str, instead: str) -> None:
+    """Replace a text that occurs once in a file."""
     found = path.read_text(encoding="utf-8")
     assert found.count(text) == 1, text
     path.write_text(found.replace(text, instead), encoding="utf-8")
