@@ -193,6 +193,8 @@ class Connection:
             reader.feed(data)
             is_demoted = False
             while (reply := reader.gets()) is not False:
+                if not self._pending:
+                    raise hiredis.ProtocolError("a reply for which no call waits")
                 self._pending.popleft().end(reply)
                 is_demoted = is_demoted or (isinstance(reply, Exception) and str(reply).startswith(_DEMOTED))
             if is_demoted:

@@ -250,6 +250,29 @@ async def test_a_store_that_never_answers_does_not_connect() -> None:
             nursery.cancel_scope.cancel()
 
 
+async def test_a_reply_for_which_no_call_waits_breaks_the_connection_and_nothing_else() -> None:
+    """A call whose reply came twice cannot be distinguished from the next one: only a new connection is in order."""
+
+    async def answer_twice(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"+PONG\r\n")
+        await stream.receive_some()
+        await stream.send_all(b":1\r\n:1\r\n")
+        await trio.sleep_forever()
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, answer_twice, listeners)
+            async with connected(listeners[0].socket.getsockname()[1]) as connection:
+                for _ in range(2):
+                    await connection.wait_connected()
+                    connects = connection.connects
+                    assert await connection.call("INCR", "a") == 1
+                    await wait_until(lambda connects=connects: connection.connects > connects)  # type: ignore[misc]
+            nursery.cancel_scope.cancel()
+
+
 async def test_too_many_waiting_calls_are_refused_before_they_are_sent(
     store_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
