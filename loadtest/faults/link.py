@@ -166,9 +166,10 @@ class _Passage:
 
     async def _bring(self, stream: trio.SocketStream, data: bytes | bytearray) -> None:
         await trio.sleep(self.link.delay_s)
-        for start in range(0, len(data), self.link.piece):
+        piece = self.link.piece  # it may be healed meanwhile
+        for start in range(0, len(data), piece):
             if not self.is_muted:
-                await stream.send_all(data[start : start + self.link.piece])
+                await stream.send_all(data[start : start + piece])
 
     def _end(self) -> None:
         if not self.is_muted:
