@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -54,17 +55,32 @@ def to_task(message: Message, default_tenant: str) -> NewTask:
 
 def to_message(queue: str, task: PushedTask) -> Message:
     """Make the message of a task that a worker was given. Raises: NotAMessage."""
-    message = task.payload
-    if not (isinstance(message, dict) and isinstance(message.get("properties"), dict)):
-        raise NotAMessage("the payload is no message of Celery")
-    headers = message.setdefault("headers", {})
+    message: Message = task.payload
+    _check(message)
+    headers = message["headers"]
     if "task" in headers:  # else it is none of Celery's
         headers[HEADER] = task.tenant
         headers["eta"] = None  # the task has waited; a worker would hold it while its own clock is behind
     properties = message["properties"]
     properties["delivery_tag"] = f"{queue} {task.id} {task.lease}"
-    properties.setdefault("delivery_info", {})["redelivered"] = task.attempt > 1
+    properties["delivery_info"]["redelivered"] = task.attempt > 1
     return message
+
+
+def _check(message: Any) -> None:
+    """Refuse what no kombu has sent: a tenant with a token of its own may enqueue any payload."""
+    try:
+        properties, headers = message["properties"], message["headers"]
+        is_one = isinstance(message["body"], str) and isinstance(properties["delivery_info"], dict)
+        is_one &= all(isinstance(headers.get(name, ""), str) for name in ("task", "id"))
+        if properties.get("body_encoding") == "base64":
+            b64decode(message["body"], validate=True)
+        elif properties.get("body_encoding"):
+            is_one = False
+    except (AttributeError, KeyError, TypeError, ValueError):
+        is_one = False
+    if not is_one:
+        raise NotAMessage("the payload is no message of Celery")
 
 
 def ids_of(task_id: str, tenant: str) -> list[str]:

@@ -30,23 +30,9 @@ from fairq.wire.frames import HeldLease
 from fairq.wire.terms import MAX_CREDIT
 
 
-class _QoS:
-    """What kombu's channel tells of messages: the channel here knows their leases instead."""
-
-    def __init__(self, channel: Channel) -> None:
-        pass
-
-    def append(self, message: Any, delivery_tag: str) -> None:
-        """Do nothing."""
-
-    def restore_unacked_once(self, stderr: Any = None) -> None:
-        """Do nothing: `Channel.close` gives back what is not settled."""
-
-
 class Channel(virtual.Channel):
     """A channel: sends by the client that the process shares, and consumes by a connection of its own."""
 
-    QoS = _QoS
     supports_fanout = True
     do_restore = False  # `close` gives back what is not settled
 
@@ -118,6 +104,7 @@ class Channel(virtual.Channel):
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **options: Any) -> None:
         """Consume from a queue, once events are drained: then all queues are known."""
         super().basic_consume(queue, no_ack, callback, consumer_tag, **options)
+        self.connection._callbacks[queue] = callback
         if no_ack:
             self._no_ack.add(queue)
         if self._leases:
@@ -147,19 +134,19 @@ class Channel(virtual.Channel):
         return has_any
 
     def _deliver(self, leases: Leases, pushed: Pushed) -> None:
+        consume = self.connection._callbacks.get(pushed.queue)
+        if not consume:  # no longer
+            leases.settle(pushed.lease, "release")
+            return
         try:
-            message = to_message(pushed.queue, pushed.task)
-            consume = self.connection._callbacks[pushed.queue]
+            message = self.Message(to_message(pushed.queue, pushed.task), channel=self)
         except NotAMessage as error:
             leases.settle(pushed.lease, "reject", str(error))
-        except KeyError:  # it is consumed no more
-            leases.settle(pushed.lease, "release")
-        else:
-            tag = message["properties"]["delivery_tag"]
-            self._held[tag] = pushed.lease, str(message["headers"].get("id"))
-            if pushed.queue in self._no_ack:
-                self.basic_ack(tag)
-            consume(message)
+            return
+        self._held[message.delivery_tag] = pushed.lease, str(message.headers.get("id"))
+        if pushed.queue in self._no_ack:
+            self.basic_ack(message.delivery_tag)
+        consume(message)
 
     def _leases_of_consumed(self) -> Leases | None:
         """Return the connection for the queues that are consumed, None if there are none."""

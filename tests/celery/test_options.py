@@ -23,6 +23,21 @@ from tests.cli.harness import read_until
 pytestmark = pytest.mark.deep("frameworks")
 
 
+PROPERTIES: dict[str, Any] = {"delivery_info": {}}
+NO_MESSAGES: list[Any] = [
+    {"no": "message"},
+    "text",
+    None,
+    {"body": "", "headers": [], "properties": PROPERTIES},
+    {"body": "", "headers": {}, "properties": {"delivery_info": 5}},
+    {"body": 5, "headers": {}, "properties": PROPERTIES},
+    {"body": "", "headers": {"task": ["shop.add"]}, "properties": PROPERTIES},
+    {"body": "", "headers": {"id": {}}, "properties": PROPERTIES},
+    {"body": "é", "headers": {}, "properties": PROPERTIES | {"body_encoding": "base64"}},
+    {"body": "", "headers": {}, "properties": PROPERTIES | {"body_encoding": "rot13"}},
+]
+
+
 @pytest.fixture(autouse=True)
 def for_acme() -> Iterator[None]:
     """Send all for one tenant."""
@@ -117,13 +132,11 @@ def test_a_task_that_is_rejected_is_a_dead_letter(
     shop: Any, variables: dict[str, str], acme: fairq.sync.Client
 ) -> None:
     sent = shop.never.apply_async(queue="refused")
-    foreign = acme.enqueue("refused", {"no": "message"})
+    foreign = [acme.enqueue("refused", payload).id for payload in NO_MESSAGES]
     with solo(variables, "refused"):
-        rows = [acme.wait_task("refused", id, timeout=60) for id in (sent.id, foreign.id)]
-    assert [(row["reason"], row["error"]) for row in rows] == [
-        ("rejected", "rejected by Celery"),
-        ("rejected", "the payload is no message of Celery"),
-    ]
+        first, *others = (acme.wait_task("refused", id, timeout=60) for id in (sent.id, *foreign))
+    assert (first["reason"], first["error"]) == ("rejected", "rejected by Celery")
+    assert {row["error"] for row in others} == {"the payload is no message of Celery"}
 
 
 def test_a_lease_is_renewed_while_a_task_runs_in_the_main_thread(
