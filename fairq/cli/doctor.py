@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import http.client
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
+from itertools import chain
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -15,11 +18,14 @@ from fairq.cli.options import Json, Server, connected
 from fairq.cli.output import configure_logging, print_json, printable
 from fairq.cli.stores import StoreChoice, chosen
 from fairq.errors import FairqError, SettingsError
+from fairq.model.operator_views import QueueRow
 from fairq.model.why_text import say_silence
 from fairq.store.durability import Finding
 
 _ADMIN_URL = "http://127.0.0.1:7702"
 _ANSWER_S = 3.0
+_MOST_DIVIDED = 20  # queues with partitions that are looked at
+_SLOTS_EACH, _MOST_OF_PART = 10, 1.5  # slots of a server for each partition; of a primary's part, how much is too much
 _SIGNS = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
 
 
@@ -120,6 +126,20 @@ def _ask_admin(url: str, token: str | None) -> list[Finding]:
     return [Finding("warning", "server", f"{url} answers {answer.status}", "is it the operators' listener?")]
 
 
+def look_at_partitions(row: QueueRow) -> Iterator[Finding]:
+    """Warn of a queue with too few slots for its partitions, or with too many of them on one primary."""
+    partitions = row.settings.partitions
+    if 0 < row.slots < _SLOTS_EACH * partitions:
+        message = f"queue {row.queue} has {row.slots} slots for {partitions} partitions: its claims bring few tasks"
+        remedy = f"give each server's workers {_SLOTS_EACH * partitions} slots, or the queue fewer partitions"
+        yield Finding("warning", "partitions", message, remedy)
+    primaries = Counter(place.primary for place in row.places)
+    for primary, count in primaries.items():
+        if count > _MOST_OF_PART * partitions / len(primaries):
+            message = f"primary {primary} has {count} of {partitions} partitions of queue {row.queue}"
+            yield Finding("warning", "partitions", message, "move slots: valkey-cli --cluster rebalance")
+
+
 async def _ask_server(server: Server) -> list[Finding]:
     """Ask a server, with an operator's token, for queues that wait for workers."""
     if not server.token:
@@ -127,12 +147,15 @@ async def _ask_server(server: Server) -> list[Finding]:
     try:
         async with connected(server) as client:
             queues = await client.queues()
+            divided = [row.queue for row in queues if row.settings.partitions > 1][:_MOST_DIVIDED]
+            named = [row for queue in divided for row in await client.queues(queue)]
     except FairqError as error:
         return [Finding("warning", "server", error.message, "check --url and --token, and that a server runs")]
     served = [row for row in queues if not row.is_paused and not row.is_closed]
     waiting = [row.queue for row in served if row.ready and row.takers == "none"]
     silent = {say_silence(each): None for row in queues for each in row.silent}
     found = [Finding("warning", "workers", each, "see its log: is its event loop blocked?") for each in silent]
+    found += chain(*map(look_at_partitions, named))
     if waiting:
         message = f"tasks wait and no worker is attached: {', '.join(waiting[:10])}"
         return [*found, Finding("warning", "workers", message, "start workers: fairq worker module:app")]

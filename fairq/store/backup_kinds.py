@@ -13,6 +13,7 @@ from fairq.model.audit import PLACE
 from fairq.model.checks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, matching, owner_of
 from fairq.model.events import MAX_DETAIL_BYTES
 from fairq.model.history import STEPS
+from fairq.model.places import is_partition
 from fairq.model.rules import TENANT, one_of, whole
 from fairq.model.schedules import SCHEDULE_NAME
 from fairq.model.tasks import DEDUPE_KEY, MAX_RESULT_BYTES, NewTask
@@ -39,7 +40,7 @@ from fairq.store.backup_rules import (
     moment_or_never,
 )
 from fairq.store.dumping import IS_LARGE, STREAMS
-from fairq.store.partitions import MAX_PARTITIONS, is_partition, place_in, places_of, siblings
+from fairq.store.partitions import MAX_PARTITIONS, place_in, places_of, siblings
 from fairq.store.records import named_options
 from fairq.tokens import TokenRecord
 from fairq.wire import strict_json

@@ -11,6 +11,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError, SettingsError, StoreRefused, Unavailable
+from fairq.model.places import queue_of
 from fairq.store import keys, library
 from fairq.store.attempts import AttemptLog
 from fairq.store.audit import Audit
@@ -20,7 +21,6 @@ from fairq.store.connection import Connection, Hold, Subscription
 from fairq.store.counts import Counts
 from fairq.store.covered import Covered
 from fairq.store.migrations import check_data_version
-from fairq.store.partitions import queue_of
 from fairq.store.registry import Registry
 from fairq.store.replicas import Replicas
 from fairq.store.token_records import Tokens

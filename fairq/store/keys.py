@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from fairq.model.places import is_partition
+
 REGISTRY = "fq:{queues}"  # the prefix of the registry of queues: KEYS[1] of its functions
 QUEUES = REGISTRY + ":names"  # hash: queue name -> when it was made, and by which tenant
 PARTITIONS = REGISTRY + ":partitions"  # hash: queue name -> how many partitions it has, if more than one
@@ -32,7 +34,7 @@ EVENT = "event "  # there are new events in a tenant's feed
 
 def queue_prefix(place: str) -> str:
     """Return the prefix of the keys of a queue, or of one of its partitions; it contains the hash tag."""
-    return f"fq:{{{place}}}" if "/" in place else f"fq:{{{place}/0}}"
+    return f"fq:{{{place}}}" if is_partition(place) else f"fq:{{{place}/0}}"
 
 
 def members_key(queue: str, batch: str) -> str:

@@ -12,9 +12,9 @@ from attrs import evolve
 
 from fairq.model.dead_letters import DeadLetter, DeadPage
 from fairq.model.history import OTHERS, Row, Slot
+from fairq.model.places import queue_of
 from fairq.model.queues import QueueState
 from fairq.model.tenants import TenantState
-from fairq.store.partitions import queue_of
 from fairq.store.rows import COUNTS, FLAGS
 
 

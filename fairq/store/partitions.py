@@ -18,6 +18,7 @@ from zlib import crc32
 from redis.crc import key_slot
 
 from fairq.errors import BadRequest
+from fairq.model.places import partition_of, place_of, queue_of
 from fairq.model.rules import QUEUE
 from fairq.store.topology import SLOTS
 
@@ -31,7 +32,7 @@ def places_of(queue: str, partitions: int) -> Places:
     """Name the places of a queue with so many partitions."""
     if partitions == 1:
         return (queue,)
-    found = (f"{queue}/{partitions}.{tag}" for tag in count())
+    found = (place_of(queue, f"{partitions}.{tag}") for tag in count())
     by_part: dict[int, str] = {}
     while len(by_part) < partitions:
         place = next(found)
@@ -44,14 +45,9 @@ def place_in(places: Places, tenant: str) -> str:
     return places[0] if len(places) == 1 else places[crc32(tenant.encode()) % len(places)]
 
 
-def is_partition(place: str) -> bool:
-    """True if a place is one of several."""
-    return "/" in place
-
-
 def check_place(place: str, field: str) -> str:
     """Return the name of a queue, or of one of its places. Raises: BadRequest."""
-    queue, _, tag = str(place).partition("/")
+    queue, tag = queue_of(str(place)), partition_of(str(place))
     QUEUE.check(queue, field)
     partitions = tag.partition(".")[0]
     if tag and not (partitions in _SEVERAL and place in places_of(queue, int(partitions))):
@@ -61,10 +57,4 @@ def check_place(place: str, field: str) -> str:
 
 def siblings(place: str) -> Places:
     """Name all places of the queue of a place."""
-    queue, _, tag = place.partition("/")
-    return places_of(queue, int(tag.partition(".")[0] or 1))
-
-
-def queue_of(place: str) -> str:
-    """Return the queue that has a place."""
-    return place.partition("/")[0]
+    return places_of(queue_of(place), int(partition_of(place).partition(".")[0] or 1))

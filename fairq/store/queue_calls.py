@@ -15,6 +15,7 @@ from fairq.model.events import EventPage
 from fairq.model.history import Slot
 from fairq.model.limits import Limits, OpeningHours
 from fairq.model.operator_views import PartitionRow
+from fairq.model.places import partition_of, queue_of
 from fairq.model.queues import QueueSettings, QueueState, Repair, Tick, stored_setting
 from fairq.model.tenants import TenantPage, TenantState
 from fairq.model.texts import say_moment
@@ -23,7 +24,6 @@ from fairq.store.calls import LOOKS, Calls, wall_ms
 from fairq.store.counts import QueueCounts
 from fairq.store.merging import by_name, chained, first, longest, one_history, one_queue, sums
 from fairq.store.migrations import PARTITIONS, migrate
-from fairq.store.partitions import queue_of
 from fairq.store.records import pack_waits, unpack_opening_hours, unpack_slot
 from fairq.store.routes import everywhere, of_all, of_tenant, of_tenant_or_all, of_tenants, walk
 from fairq.store.rows import event, limits_of, queue_state, settings_of, tenant_states
@@ -78,7 +78,7 @@ class QueueCalls(Calls):
         owner = self.connection.owner(keys.queue_prefix(place))
         counts = {name: int(numbers[name]) for name in ("ready", "pending", "delayed", "leased", "dead")}
         primary = owner.address.shown if owner else ""
-        return PartitionRow(place.partition("/")[2], primary, numbers["weight_sum"] / 1000, **counts)
+        return PartitionRow(partition_of(place), primary, numbers["weight_sum"] / 1000, **counts)
 
     async def configure(self, queue: str, changes: Mapping[str, str | float], if_version: str = "") -> QueueSettings:
         """Change settings of the queue, in each place atomically; returns the old ones.

@@ -19,6 +19,7 @@ from attrs import define, field
 
 from fairq.errors import NotEmpty, NotFound, QuotaExceeded
 from fairq.io.taskless import in_task
+from fairq.model.places import is_partition
 from fairq.model.suggestions import did_you_mean
 from fairq.store import keys
 from fairq.store.cluster import Cluster
@@ -123,7 +124,7 @@ class Registry:
 
     async def places(self, queue: str) -> Places:
         """Name the places of a queue; of one that does not exist, as if it had one partition. Of a place: itself."""
-        if "/" in queue:
+        if is_partition(queue):
             return (queue,)
         if places := self.known.get(queue):
             return places

@@ -16,6 +16,7 @@ from fairq.io.scopes import run_all
 from fairq.model.cancelling import WaitingFilter, WaitingPage
 from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
 from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
+from fairq.model.places import queue_of
 from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, Taken, TaskState, WaitingTask
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import webhook_in
@@ -23,7 +24,7 @@ from fairq.store import keys
 from fairq.store.calls import LOOKS, Calls, wall_ms
 from fairq.store.covered import Covered
 from fairq.store.merging import one_walk
-from fairq.store.partitions import place_in, queue_of
+from fairq.store.partitions import place_in
 from fairq.store.records import CLAIM_HEAD, pack_options, unpack_blocked_intervals, unpack_leases, unpack_record
 from fairq.store.routes import everywhere, of_task, of_tasks, of_tenant
 from fairq.store.rows import dead_letter, task_state

@@ -17,6 +17,7 @@ from attrs import define
 
 from fairq.errors import FairqError, Retryable
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_INLINE_BYTES
+from fairq.model.places import queue_of
 from fairq.model.tasks import Link, Settlement
 from fairq.wire.calls import FATAL, Exchange, outcomes_of
 from fairq.wire.enqueues import FRAME_BYTES, TASK_BYTES, Limits, encode_task
@@ -35,16 +36,6 @@ _more_of = itemgetter(slice(_MORE, None))
 _AWAY_LEASES = 0.5  # how long links are tried again; when a task ends, two thirds of its lease or more are left
 _LINK_COST = 64  # of a link, around its payload
 _FRAME_COST = 20_000  # of a frame of settlements, without their results
-
-
-def line_of(queue: str, partition: str) -> str:
-    """Name the line of a queue, or of one of its partitions."""
-    return f"{queue}/{partition}" if partition else queue
-
-
-def queue_of(line: str) -> str:
-    """Return the queue of a line."""
-    return line.partition("/")[0]
 
 
 def settle_key(line: str) -> Key:

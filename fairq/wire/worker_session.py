@@ -14,6 +14,7 @@ from typing import Any
 from attrs import define, field
 
 from fairq.errors import FairqError, Retryable
+from fairq.model.places import place_of, queue_of
 from fairq.model.tasks import MAX_PROGRESS_CHARS, Settlement
 from fairq.wire.calls import Exchange, outcomes_of
 from fairq.wire.client_session import RECONNECT_BASE_S, ClientSession
@@ -26,8 +27,6 @@ from fairq.wire.settlements import (
     LEASE_BYTES,
     SettleExchange,
     encode_settlement,
-    line_of,
-    queue_of,
     sendable,
     settle_key,
     take_settlements,
@@ -240,7 +239,7 @@ class WorkerSession(ClientSession):
         if held is None or held[0] != settlement.lease:
             return False
         del leases[id]
-        self.settlements[line_of(queue, held[1].partition)].append(settlement)
+        self.settlements[place_of(queue, held[1].partition)].append(settlement)
         self.unsettled += 1
         return True
 

@@ -16,10 +16,11 @@ from fairq.errors import NotEmpty
 from fairq.model.checks import owner_of
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.limits import OpeningHours
+from fairq.model.places import queue_of
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask, Settlement
 from fairq.store import keys
-from fairq.store.partitions import MAX_PARTITIONS, place_in, places_of, queue_of
+from fairq.store.partitions import MAX_PARTITIONS, place_in, places_of
 from fairq.store.store import Store
 from fairq.store.topology import SLOTS
 

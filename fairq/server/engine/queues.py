@@ -20,6 +20,7 @@ from fairq.errors import FairqError
 from fairq.io.scopes import run_all
 from fairq.io.turns import turn_time
 from fairq.model.checks import owner_of
+from fairq.model.places import queue_of
 from fairq.server.engine.dispatch.capacity import Pool
 from fairq.server.engine.dispatch.dispatcher import Dispatcher
 from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
@@ -29,7 +30,7 @@ from fairq.server.engine.net.server_slots import Group, Offer, ServerSlots, offe
 from fairq.server.engine.timers.ticker import Ticker
 from fairq.store import keys
 from fairq.store.covered import Covered
-from fairq.store.partitions import Places, place_in, queue_of
+from fairq.store.partitions import Places, place_in
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")

@@ -30,6 +30,7 @@ from attrs import define, field
 
 from fairq.io.taskless import Taskless, in_task
 from fairq.io.turns import before_sending, call_from_end, turn_time
+from fairq.model.places import queue_of
 from fairq.server.engine.dispatch.capacity import Capacity, Pool, QueueCapacity, Worker
 from fairq.server.engine.dispatch.claim_calls import ClaimCalls
 from fairq.server.engine.dispatch.claiming import MOST_TASKS, Claiming, Phase, Step
@@ -39,7 +40,6 @@ from fairq.server.engine.dispatch.store_clock import StoreClock
 from fairq.server.engine.stats.wait_times import WaitTimes
 from fairq.server.engine.timers.ticker import Ticker
 from fairq.store.covered import Covered
-from fairq.store.partitions import queue_of
 from fairq.store.store import Store
 
 LATE_S = 0.1

@@ -36,7 +36,7 @@ from itertools import count
 
 from attrs import define, field
 
-from fairq.store.partitions import is_partition, queue_of
+from fairq.model.places import is_partition, queue_of
 
 GRAIN_S = 0.01
 _SHORTEST_S = 0.001  # how long a lease counts at least

@@ -8,9 +8,9 @@ from typing import Any
 
 from attrs import define, evolve, field
 
+from fairq.model.places import queue_of
 from fairq.model.tasks import Lease, Settlement
 from fairq.server.engine.dispatch.running_alone import Line
-from fairq.store.partitions import queue_of
 
 TaskKey = tuple[str, str]  # queue, and a task's full id
 OVER_S = 1.0  # a lease counts from when its worker has it: how long it may be on its way

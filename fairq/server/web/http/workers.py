@@ -20,6 +20,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import Draining, TooMany
+from fairq.model.places import queue_of
 from fairq.model.rules import QUEUE
 from fairq.model.tasks import Lease, Outcome, Settlement
 from fairq.server.engine.app import App
@@ -28,7 +29,6 @@ from fairq.server.engine.dispatch.worker_account import OVER_S, TaskKey
 from fairq.server.engine.net.auth import Identity
 from fairq.server.web.http.bounds import CALLER_S, CLAIM_BYTES, MAX_DRAINED, MAX_TOKEN_WORKERS, MAX_WORKERS, RETRY_MS
 from fairq.server.web.http.connections import HttpConnection, make_connection
-from fairq.store.partitions import queue_of
 from fairq.wire import messages as wire
 from fairq.wire import terms
 from fairq.wire.server_session import why_not
