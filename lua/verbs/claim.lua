@@ -271,7 +271,10 @@ function drains.claim(keys, args)
   local asked = claim.read(call, args)
   if args[5] == 'again' then
     calls.refuse_in_repair(call)
-    if recall(call, asked) then return reply_of(call, asked) end
+    if recall(call, asked) then
+      close.call(call)  -- with the time from which the new deadlines count
+      return reply_of(call, asked)
+    end
   end
   return claim.carry_out(call, asked)
 end

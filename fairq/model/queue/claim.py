@@ -128,10 +128,12 @@ class Claiming(Batching):
             self.line_up(self.records[id].tenant, id, at_head=True)
 
     def claim_again(self, now: float, worker: str) -> list[tuple[str, int, int]]:
-        """Repeat the answer of an earlier claim, with new deadlines for its open leases; nothing else changes."""
+        """Repeat the answer of an earlier claim, with new deadlines for its open leases; empty: none is open."""
         now, number = self.open(now), self.claims.get(worker, 0)
         ids = [id for id in self.bundles.get(number, []) if id in self.leases and self.runs[id].lease == number]
         self.leases |= dict.fromkeys(ids, self.at + self.settings["lease_ms"])
+        if ids:
+            self.close(now)
         self.kept = [("", self.blocked, now, now)] if self.blocked else []
         runs = [(id, self.runs[id]) for id in ids]
         return [(id, run.attempt, run.last_attempt) for id, run in runs]
