@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 PARTS: dict[str, Part] = {
-    "mutants": Part("planted bugs of the library, replayed where they were found", ("lua/", "tests/")),
+    "mutants": Part("planted bugs of the library and the client's session", ("lua/", "fairq/wire/", "tests/")),
     "redis": Part(
         "the tests of the library and the store on redis-server",
         ("lua/", "fairq/store/", "tests/lua/", "tests/store/"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import define
 
-from fairq.errors import BadFrame, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
+from fairq.errors import BadFrame, FairqError, OutcomeUnknown, Retryable, TooLarge, Unavailable, from_code
 from fairq.wire.pauses import Key
 
 REFUSED = "refused"  # the outcome of a task if its tenant was refused; the reply's `refusals` say why
@@ -40,7 +40,8 @@ class Call:
     def refused(self, error: FairqError) -> None:
         """Note that a frame of the call was refused for now; it will be sent again."""
         self.under_way -= 1
-        self.last_refusal = error
+        if isinstance(error, Retryable):  # any other may be the fault of a call that shares the frame
+            self.last_refusal = error
         self.in_doubt = self.in_doubt or error.code == OutcomeUnknown.code
 
     def lost(self) -> None:

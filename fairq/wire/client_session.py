@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from math import inf
@@ -45,7 +44,7 @@ class _RequestExchange(Exchange):
     kind: str
     body: Mapping[str, Any]
     call: Call
-    number: int  # requests of a queue keep their order
+    number: int  # requests keep their order
     refusals: int = 0
 
     @property
@@ -70,13 +69,13 @@ class _RequestExchange(Exchange):
         elif isinstance(error, Retryable):
             self.call.refused(error)
             self.session.back_off(error, now, self.key)
-            self.session.requests.appendleft(self)
+            self.session.ask(self)
         else:
             self.call.finish(error=error)
 
     def lost(self) -> None:
         self.call.lost()
-        self.session.requests.appendleft(self)
+        self.session.ask(self)
 
 
 @define(eq=False)
@@ -95,7 +94,7 @@ class ClientSession(Session):
     is_producer: bool = False  # as far as a server has said
     trouble: str = ""  # why the last attempt to connect failed, if it did; set by the driver
     fatal: FairqError | None = field(default=None, init=False)
-    requests: deque[_RequestExchange] = field(factory=deque, init=False)
+    requests: list[tuple[int, _RequestExchange]] = field(factory=list, init=False)  # a heap by number
     enqueues: Enqueues = field(init=False)
     waits: Waits = field(init=False)
     suspicion: Suspicion = field(init=False)
@@ -185,6 +184,10 @@ class ClientSession(Session):
         asked_s = min((retry_in_ms or 0) / 1000, RECONNECT_CAP_S)
         return max(0.05 * 2.0 ** min(refusals, 5), 2 * asked_s) * (0.5 + self.jitter() / 2)
 
+    def ask(self, exchange: _RequestExchange) -> None:
+        """Let a request wait for its frame; those that were made before it go first, also if they are sent again."""
+        heapq.heappush(self.requests, (exchange.number, exchange))
+
     def put_off(self, exchange: _RequestExchange, until: float) -> None:
         """Send a request later, and others first: its queue, or one tenant of a producer, has to wait."""
         heapq.heappush(self._later, (until, exchange.number, exchange))
@@ -200,7 +203,7 @@ class ClientSession(Session):
         """Send a request; the call's result is the reply's body."""
         call = self._remember(Call(deadline))
         if not call.is_done:
-            self.requests.append(_RequestExchange(self, kind, body, call, self._number()))
+            self.ask(_RequestExchange(self, kind, body, call, self._number()))
         return call
 
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float, lease: HeldLease | None = None) -> Call:
@@ -238,7 +241,8 @@ class ClientSession(Session):
         heapq.heapify(self._calls)
         self._later = [each for each in self._later if not each[2].call.is_done]
         heapq.heapify(self._later)
-        self.requests = deque(each for each in self.requests if not each.call.is_done)
+        self.requests = [each for each in self.requests if not each[1].call.is_done]
+        heapq.heapify(self.requests)
         self.enqueues.sweep()
         self.waits.sweep()
 
@@ -329,10 +333,8 @@ class ClientSession(Session):
             self._resume_at = None
         if self.pauses.has_any:
             self.pauses.end(now)
-        due: list[_RequestExchange] = []
         while self._later and self._later[0][0] <= now:
-            due.append(heapq.heappop(self._later)[2])
-        self.requests.extendleft(reversed(due))
+            self.ask(heapq.heappop(self._later)[2])
         if self.is_open and self._resume_at is None:
             self.gather(now)
         return super().outgoing(now)
@@ -340,7 +342,7 @@ class ClientSession(Session):
     def gather(self, now: float) -> None:
         """Put requests, waits and tasks into frames, as far as the send window allows."""
         while self.requests:
-            exchange = self.requests.popleft()
+            exchange = heapq.heappop(self.requests)[1]
             if (until := self.pauses.until(exchange.key)) is not None:
                 self.put_off(exchange, until)
             elif not exchange.call.is_done:

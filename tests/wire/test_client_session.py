@@ -16,22 +16,12 @@ from fairq.wire.strict_json import MAX_COST, check_cost
 from tests.frames import read_frame
 from tests.store.cases import case
 
-from .ends import WELCOME, End, ids
+from .ends import End, ids
 
 
 @pytest.fixture
 def end() -> End:
     return End().connect()
-
-
-def test_nothing_is_sent_before_the_welcome() -> None:
-    end = End()
-    end.session.connected(end.now)
-    end.enqueue("a")
-    end.session.request("queues", {}, end.now + 9)
-    assert end.sent() == []
-    end.hear({**WELCOME, "role": "tenant"})
-    assert [frame["type"] for frame in end.sent()] == ["queues", "enqueue"]
 
 
 def test_calls_made_before_the_next_flush_share_one_frame(end: End) -> None:
@@ -40,16 +30,6 @@ def test_calls_made_before_the_next_flush_share_one_frame(end: End) -> None:
     assert ids(frame) == ["a", "b", "c", "d"]
     end.reply(frame, outcomes=["ok", "duplicate", "ok", "expired"])
     assert [call.result for call in calls] == [["ok"], ["duplicate", "ok"], ["expired"]]
-
-
-def test_a_call_wakes_its_caller_once_when_it_is_done(end: End) -> None:
-    woken = []
-    end.enqueue("a").wake = lambda: woken.append("a")
-    frame = end.only()
-    assert not woken
-    end.stored(frame)
-    end.pass_time(60)
-    assert woken == ["a"]
 
 
 def test_two_enqueues_are_under_way_at_most_and_the_rest_gathers(end: End) -> None:
@@ -82,21 +62,6 @@ def test_frames_hold_tasks_of_one_queue_and_queues_take_turns() -> None:
     assert [(frame["queue"], ids(frame)) for frame in (first, second)] == [("a", ["a1", "a2"]), ("b", ["b1"])]
     end.stored(first)
     assert end.only()["queue"] == "c"
-
-
-def test_long_calls_are_split_by_count_and_joined_again() -> None:
-    end = End().connect(max_batch=3)
-    call, other = end.enqueue(*"abcdefg"), end.enqueue("h")
-    first, second = end.sent()
-    assert [ids(first), ids(second)] == [list("abc"), list("def")]
-    end.reply(second, outcomes=["ok", "duplicate", "ok"])
-    third = end.only()
-    assert ids(third) == ["g", "h"]
-    end.stored(first)
-    assert not call.is_done
-    end.stored(third)
-    assert call.result == ["ok", "ok", "ok", "ok", "duplicate", "ok", "ok"]
-    assert other.result == ["ok"]
 
 
 def test_tasks_that_ask_for_what_few_ask_for_take_three_places() -> None:
@@ -133,17 +98,6 @@ def test_a_task_whose_options_are_too_long_fails_its_call() -> None:
     call = end.enqueue("a", group="g" * 70_000)
     assert end.sent() == []
     assert isinstance(call.error, TooLarge)
-
-
-def test_a_task_too_long_for_this_server_fails_its_call_alone() -> None:
-    end = End().connect(max_message_bytes=65_536)
-    good, bad, late = end.enqueue("a"), end.enqueue("b", payload=b'"' + b"x" * 70_000 + b'"'), end.enqueue("c")
-    frames = end.sent()
-    assert [ids(frame) for frame in frames] == [["a"], ["c"]]
-    assert isinstance(bad.error, TooLarge)
-    assert bad.error.field == "payload"
-    assert not good.is_done
-    assert not late.is_done
 
 
 def test_options_of_tasks_travel_only_when_given(end: End) -> None:
@@ -230,16 +184,6 @@ def test_a_producers_tenant_that_has_too_many_requests_delays_no_other() -> None
     assert end.only()["ids"] == ["flood/1"]
 
 
-def test_refused_requests_keep_their_place(end: End) -> None:
-    for verb in ("pause", "resume"):
-        end.session.request(verb, {"queue": "q"}, end.now + 9)
-    first, second = end.sent()
-    end.refuse(second, "unavailable")
-    end.refuse(first, "unavailable")
-    end.pass_time(1)
-    assert [frame["type"] for frame in end.sent()] == ["pause", "resume"]
-
-
 def test_the_pause_is_short_again_after_an_answer(end: End) -> None:
     end.enqueue("a")
     for _ in range(4):
@@ -249,24 +193,6 @@ def test_the_pause_is_short_again_after_an_answer(end: End) -> None:
     end.enqueue("b")
     end.refuse(end.only(), "too_many")
     assert end.session.deadline() - end.now == pytest.approx(0.075)
-
-
-def test_a_final_refusal_of_a_shared_frame_fails_only_the_call_at_fault(end: End) -> None:
-    calls = [end.enqueue(id) for id in ("good-1", "bad", "good-2")]
-    end.refuse(end.only(), "bad_request", "delay_ms")
-    assert not any(call.is_done for call in calls)
-    answered = []
-    while frames := end.sent():
-        for frame in frames:
-            answered.append(ids(frame))
-            if ids(frame) == ["bad"]:
-                end.refuse(frame, "bad_request", "delay_ms")
-            else:
-                end.stored(frame)
-    assert answered == [["good-1"], ["bad"], ["good-2"]]
-    assert [call.result for call in calls if not call.error] == [["ok"], ["ok"]]
-    assert isinstance(calls[1].error, BadRequest)
-    assert calls[1].error.field == "delay_ms"
 
 
 def test_a_request_that_is_not_json_fails_alone(end: End) -> None:
@@ -290,16 +216,6 @@ def test_a_refusal_with_a_code_of_the_future_is_final_and_keeps_its_code(end: En
     assert call.error.code == "out_of_cheese"
 
 
-def test_a_call_never_sent_ends_as_unavailable() -> None:
-    end = End()
-    call = end.enqueue("a", timeout=3)
-    end.pass_time(2.9)
-    assert not call.is_done
-    end.pass_time(0.1)
-    assert isinstance(call.error, Unavailable)
-    assert end.connect().sent() == []
-
-
 def test_a_connection_ends_the_trouble_before_it() -> None:
     """The next one is warned of again, and no call tells of the old one."""
     end = End()
@@ -320,56 +236,21 @@ def test_a_call_refused_until_its_deadline_ends_with_the_last_refusal(end: End) 
     assert isinstance(call.error, Draining)
 
 
-@pytest.mark.parametrize(
-    "doubt", ["lost", "lost, then refused", "refused, then lost", "refused as outcome_unknown", "partly done"]
-)
-def test_a_call_that_may_have_been_done_never_ends_as_unavailable(doubt: str) -> None:
-    end = End().connect(max_batch=1)
-    call = end.enqueue("a", *(["b"] if doubt == "partly done" else []), timeout=3)
-    frame, *rest = end.sent()
-    if doubt == "lost":
-        end.disconnect()
-    elif doubt == "lost, then refused":
-        end.disconnect()
-        end.connect()
-        end.refuse(end.only(), "unavailable")
-    elif doubt == "refused, then lost":
-        end.refuse(frame, "unavailable")
-        end.pass_time(1)
-        end.only()
-        end.disconnect()
-    elif doubt == "refused as outcome_unknown":
-        end.refuse(frame, "outcome_unknown")
-        end.pass_time(1)
-        end.refuse(end.only(), "unavailable")
-    else:
-        end.stored(frame)
-        end.refuse(rest[0], "unavailable")
+def test_a_call_refused_with_an_unknown_outcome_stays_in_doubt(end: End) -> None:
+    call = end.enqueue("a", timeout=3)
+    end.refuse(end.only(), "outcome_unknown")
+    end.pass_time(1)
+    end.refuse(end.only(), "unavailable")
     end.pass_time(3)
     assert isinstance(call.error, OutcomeUnknown)
-    assert ("for 1 of 2 tasks" in call.error.message) == (doubt == "partly done")
 
 
-def test_calls_past_their_deadline_are_not_sent_again(end: End) -> None:
-    end.enqueue("old", timeout=1)
-    end.session.request("queues", {}, end.now + 1)
-    end.sent()
-    end.disconnect()
-    end.pass_time(2)
-    call = end.enqueue("new")
-    frame = end.connect().only()
-    assert ids(frame) == ["new"]
-    end.stored(frame)
-    assert call.result == ["ok"]
-
-
-def test_late_answers_to_calls_given_up_harm_nobody(end: End) -> None:
-    gone, waits = end.enqueue("a", timeout=1), end.enqueue("b", timeout=9)
-    frame = end.only()
-    end.pass_time(2)
-    end.stored(frame)
-    assert isinstance(gone.error, OutcomeUnknown)
-    assert waits.result == ["ok"]
+def test_a_call_that_times_out_has_no_error_of_another_that_shared_its_frame(end: End) -> None:
+    bad, good = end.enqueue("bad", timeout=9), end.enqueue("good", timeout=1)
+    end.refuse(end.only(), "bad_request")
+    end.pass_time(1)
+    assert not bad.is_done
+    assert isinstance(good.error, Unavailable)
 
 
 def test_closing_fails_all_that_waits(end: End) -> None:
@@ -587,17 +468,6 @@ def test_a_request_whose_queue_is_no_name_is_sent_again_too(end: End, queue: Any
     end.refuse(end.only(), "unavailable")
     end.pass_time(1)
     assert end.only()["queue"] == queue
-
-
-@pytest.mark.parametrize("code", ["too_many", "draining"])
-def test_a_server_that_cannot_serve_is_left_alone_by_every_queue(end: End, code: str) -> None:
-    end.enqueue("a", queue="one")
-    end.refuse(end.only(), code)
-    end.enqueue("b", queue="other")
-    end.session.request("queues", {}, end.now + 9)
-    assert end.sent() == []
-    end.pass_time(1)
-    assert {frame["type"] for frame in end.sent()} == {"enqueue", "queues"}
 
 
 def test_queues_refused_long_ago_are_forgotten(end: End) -> None:
