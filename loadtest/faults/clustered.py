@@ -12,6 +12,7 @@ from attrs import define, field
 from redis.crc import key_slot
 
 from fairq.store import keys
+from fairq.store.partitions import place_in, places_of
 from fairq.store.topology import SLOTS
 from loadtest.faults.app import QUEUE
 from loadtest.faults.deeds import Deed, of_links, of_processes
@@ -33,6 +34,11 @@ class Clustered(Stores):
     unpromised = AFTER_PROMOTION
     nodes: list[Node] = field(init=False)
     _ids: dict[str, Node] = field(factory=dict, init=False)
+
+    @property
+    def slot(self) -> int:
+        """The slot that has the tasks of the tenant `probe`."""
+        return key_slot(keys.queue_prefix(place_in(places_of(QUEUE, self.partitions), "probe")).encode())
 
     def __attrs_post_init__(self) -> None:
         self.nodes = [Node(self.directory / f"node-{n}", self.fsync) for n in range(2 * PRIMARIES)]
@@ -98,10 +104,10 @@ class Clustered(Stores):
     async def _replace(self, disturb: Callable[[Node], AbstractAsyncContextManager[None]]) -> float:
         """Disturb the primary that has the workers' queue until its replica took over."""
         await wait_for("each primary has its replica", self._is_whole)
-        primary, began = await self._owner(SLOT), trio.current_time()
+        primary, began = await self._owner(self.slot), trio.current_time()
 
         async def is_replaced() -> bool:
-            return await self._owner(SLOT, primary) is not primary
+            return await self._owner(self.slot, primary) is not primary
 
         async with disturb(primary):
             await wait_for("the replica takes over", is_replaced)
@@ -116,7 +122,7 @@ class Clustered(Stores):
     async def _ends(self) -> tuple[Node, Node]:
         """Return the primary that has the queue's slot, and another one."""
         await wait_for("each primary has its replica", self._is_whole)
-        source = await self._owner(SLOT)
+        source = await self._owner(self.slot)
         primaries = [node for node in self.nodes if await node.has("role", "master") and node is not source]
         return source, self.draws.choice(primaries)
 
@@ -124,22 +130,22 @@ class Clustered(Stores):
         return next(id for id, each in self._ids.items() if each is node)
 
     async def _is_moved(self, target: Node) -> bool:
-        return await self._owner(SLOT) is target and await self._is_whole()
+        return await self._owner(self.slot) is target and await self._is_whole()
 
     async def _move_at_once(self) -> float:
         (source, target), began = await self._ends(), trio.current_time()
-        await source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", SLOT, SLOT, "NODE", self._id(target))
+        await source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", self.slot, self.slot, "NODE", self._id(target))
         await wait_for("the slot has moved", partial(self._is_moved, target))
         return began
 
     async def _move_by_key(self) -> float:
         (source, target), began = await self._ends(), trio.current_time()
-        await target.ask("CLUSTER", "SETSLOT", SLOT, "IMPORTING", self._id(source))
-        await source.ask("CLUSTER", "SETSLOT", SLOT, "MIGRATING", self._id(target))
-        while found := await source.ask("CLUSTER", "GETKEYSINSLOT", SLOT, 10):
+        await target.ask("CLUSTER", "SETSLOT", self.slot, "IMPORTING", self._id(source))
+        await source.ask("CLUSTER", "SETSLOT", self.slot, "MIGRATING", self._id(target))
+        while found := await source.ask("CLUSTER", "GETKEYSINSLOT", self.slot, 10):
             await source.ask("MIGRATE", HOST, target.link.port, "", 0, 5000, "KEYS", *found)
         for node in (target, source):
-            await node.ask("CLUSTER", "SETSLOT", SLOT, "NODE", self._id(target))
+            await node.ask("CLUSTER", "SETSLOT", self.slot, "NODE", self._id(target))
         await wait_for("the slot has moved", partial(self._is_moved, target))
         return began
 
@@ -158,4 +164,7 @@ class Clustered(Stores):
         return own | {name: deed for name, deed in links.items() if "lose" not in name}
 
 
-SLOT = key_slot(keys.queue_prefix(QUEUE).encode())
+class Partitioned(Clustered):
+    """The same, and the workers' queue has partitions on all three primaries."""
+
+    partitions = 12

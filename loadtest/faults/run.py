@@ -17,7 +17,7 @@ from attrs import define, field, frozen
 import fairq
 from fairq.errors import FairqError
 from loadtest.faults.app import QUEUE
-from loadtest.faults.clustered import Clustered
+from loadtest.faults.clustered import Clustered, Partitioned
 from loadtest.faults.deeds import Deed
 from loadtest.faults.edges import kills
 from loadtest.faults.history import History, Ran
@@ -44,6 +44,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "sentinel": Scenario(Watched),
     "sentinel-2": Scenario(WatchedTwice),
     "cluster": Scenario(Clustered),
+    "partitions": Scenario(Partitioned),
     "rolling": Scenario(Rolling),
     "disk": Scenario(Disk),
     "clock": Scenario(Clock),
@@ -114,6 +115,8 @@ class Run:
         urls = self.world.urls
         async with fairq.open_client(urls, token="dev-operator") as operator:
             await operator.request("configure", {"queue": HTTP_QUEUE, "settings": {"lease_ms": LEASE_MS}})
+            if (partitions := self.world.stores.partitions) > 1:
+                await operator.request("configure", {"queue": QUEUE, "settings": {"partitions": partitions}})
             async with trio.open_nursery() as sending:
                 sending.start_soon(self.traffic.run, self.world.urls_of)
                 async with fairq.open_client(urls, token="dev-tenant:probe") as client:

@@ -38,6 +38,7 @@ class Stores:
     servers: int
     draws: Random
     wait_replicas: ClassVar[int] = 0
+    partitions: ClassVar[int] = 1  # of the workers' queue
     unpromised: ClassVar[frozenset[str]] = frozenset()  # rules, and processes that may end by themselves
 
     def check(self) -> None:
