@@ -35,7 +35,11 @@ PARTS: dict[str, Part] = {
         ("lua/", "fairq/store/", "tests/lua/", "tests/store/"),
         {"redis-server": "redis-server"},
     ),
-    "kills": Part("killed processes, cut connections, fleets", (*_CODE, "tests/system/", "tests/client/")),
+    "kills": Part(
+        "killed processes, cut connections, fleets, faults",
+        (*_CODE, "tests/system/", "tests/client/", "loadtest/faults/"),
+        {"faketime": "faketime"},
+    ),
     "browser": Part(
         "the dashboard in Chromium",
         ("fairq/server/", "fairq/model/", "tests/browser/"),

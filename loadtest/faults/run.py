@@ -62,7 +62,7 @@ class Sizes:
     limit: float = 240.0
 
 
-QUICK = Sizes(seconds=0.0, kinds=4, limit=120.0)
+QUICK = Sizes(seconds=0.0, kinds=2, limit=120.0)
 
 
 @define(eq=False)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import trio
 from attrs import evolve
 
 from loadtest.faults import pieces
 from loadtest.faults.history import RULES
 from loadtest.faults.run import QUICK, SCENARIOS, Run, Sizes
 from loadtest.faults.verdicts import report
-from loadtest.figures import Verdict
+from loadtest.processes import RunFailed
 from loadtest.report import Progress, Table
 
 SEED_VARIABLE, MINUTES_VARIABLE = "FAIRQ_LOADTEST_SEED", "FAIRQ_LOADTEST_MINUTES"
+AT_ONCE = 3  # runs with `quick`, that wait most of the time
 NAME_VARIABLE, ALL = "FAIRQ_LOADTEST_FAULTS", "all"
 KILLS_VARIABLE, INTO_VARIABLE = "FAIRQ_LOADTEST_KILLS", "FAIRQ_LOADTEST_INTO"
 
@@ -33,13 +35,33 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
         verdicts = await pieces.run_pieces(int(kills), into, seed, directory, fsync, progress)
         return {"pieces": pieces.read(into), "verdicts": verdicts}
     name = os.environ.get(NAME_VARIABLE) or "single"
-    parts, verdicts = dict[str, Any](), dict[str, Verdict]()
+    runs, left_out = list[Run](), list[str]()
     for each in SCENARIOS if name == ALL else [name]:
-        one = Run.of(each, seed, directory / f"faults-{each}", fsync, sizes, progress)
-        await one.run()
-        parts[each], own = report(one)
-        verdicts |= own
-    return {"seed": seed, "scenarios": parts, "verdicts": verdicts}
+        try:
+            runs.append(Run.of(each, seed, directory / f"faults-{each}", fsync, sizes, progress))
+        except RunFailed as error:
+            if name != ALL:
+                raise
+            left_out.append(f"{each}: {error}")
+    await _run_all(runs, AT_ONCE if quick else 1)
+    reports = {one.name: report(one) for one in runs}
+    verdicts = {rule: verdict for _, own in reports.values() for rule, verdict in own.items()}
+    return {
+        "seed": seed, "scenarios": {name: part for name, (part, _) in reports.items()}, "left_out": left_out,
+        "verdicts": verdicts,
+    }  # fmt: skip
+
+
+async def _run_all(runs: Sequence[Run], at_once: int) -> None:
+    limit = trio.CapacityLimiter(at_once)
+
+    async def run_one(one: Run) -> None:
+        async with limit:
+            await one.run()
+
+    async with trio.open_nursery() as nursery:
+        for one in runs:
+            nursery.start_soon(run_one, one)
 
 
 COLUMNS = ("times", "attempted", "acked", "lost", "doubled", "stale refused", "p50", "p99")
@@ -49,7 +71,7 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
     """Show the scenario's part of the report."""
     if done := part.get("pieces"):
         return [pieces.table(done)]
-    return [
+    tables = [
         Table(
             f"faults --scenario {name} --seed {part['seed']}: {one['tasks']:,} tasks, {one['acknowledged']:,}"
             " acknowledged; s from the beginning of a fault until a task that was enqueued behind it is done",
@@ -60,3 +82,6 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
         )
         for name, one in part["scenarios"].items()
     ]
+    if part["left_out"]:
+        tables.append(Table("left out here", ["scenario"], [[reason] for reason in part["left_out"]]))
+    return tables

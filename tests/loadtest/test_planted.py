@@ -14,7 +14,7 @@ from loadtest.faults.stores import Single
 from loadtest.report import Progress
 from tests.upgrade.tomorrow import copy, replace
 
-pytestmark = pytest.mark.deep("loadtest")
+pytestmark = pytest.mark.deep("kills")
 LIMIT_S = 120.0
 SIZES = Sizes(seconds=6, limit=15)
 
