@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 
 import trio
 from structlog.testing import capture_logs
@@ -27,6 +28,11 @@ class Schedules:
         self.fired = Counter[str]()
         self.late_ms = 0
         self.calls = 0
+
+    @property
+    def registry(self) -> SimpleNamespace:
+        """The list of queues, which are their places."""
+        return SimpleNamespace(all_places=self.queues, places_known=lambda queue: [queue])
 
     async def queues(self) -> list[str]:
         return QUEUES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -139,6 +140,11 @@ class SlowStore:
         self.ticks = 0
         self.asked, self.answer = trio.Event(), trio.Event()
         self.ticked: list[tuple[float, str]] = []
+
+    @property
+    def registry(self) -> SimpleNamespace:
+        """The list of queues, which are their places."""
+        return SimpleNamespace(all_places=self.queues, places_known=lambda queue: [queue])
 
     async def queues(self) -> list[str]:
         return ["q"]
