@@ -19,10 +19,11 @@ from redis.crc import key_slot
 
 from fairq.errors import BadRequest
 from fairq.model.places import partition_of, place_of, queue_of
+from fairq.model.queues import SETTING_RANGES
 from fairq.model.rules import QUEUE
 from fairq.store.topology import SLOTS
 
-MAX_PARTITIONS = 64
+MAX_PARTITIONS = SETTING_RANGES["partitions"][1]
 Places = tuple[str, ...]
 _SEVERAL = frozenset(map(str, range(2, MAX_PARTITIONS + 1)))
 

@@ -12,6 +12,11 @@
 -- is 0 or empty, so `more` is empty while all are. Bytes behind the known fields belong to a later version and are kept
 -- unchanged. So libraries of several versions share a store. more(record) returns that text, as pack writes it. Fields
 -- behind a tilde, in place of the plus, stay packed in `more`, because few calls use them.
+--
+-- Some sections read or write a fixed part by hand, because they do so for each task. A change of these fields breaks
+-- them: of ACCOUNT, BOOKS and DETAILS: pick/accounts.lua, pick/charges.lua, pick/draws.lua, pick/remembered.lua and
+-- verbs/picks.lua; of HEADER: tasks/records.lua and verbs/claim.lua; of LEASE and RUN: tasks/leases.lua,
+-- tasks/settlements.lua and verbs/claim.lua; of BUNDLE: tasks/leases.lua. fairq/store/records.py does it too.
 
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d hungry:d blocked:d limited:d sweeping:d last_lease:d stage:d kept_until:d numbers:d minute:d slots:I

@@ -11,7 +11,6 @@
 -- removed entry.
 
 local MAX_QUOTA = 1000000
-local MAX_PARTITIONS = 64
 
 local function open_registry(keys, args)
   local call = {prefix = keys[1] .. ':', random_values = args[2]}
@@ -29,7 +28,7 @@ function writes.add_queue(keys, args)
   local call, queue, maker = open_registry(keys, args), args[3], args[4]
   local quota = args[5] == '' and math.huge or check_whole(args[5], 'quota', 0, MAX_QUOTA)
   if maker ~= '' then check_tenant(maker) end
-  local partitions = check_whole(args[6] or 1, 'partitions', 1, MAX_PARTITIONS)
+  local partitions = check_whole(args[6] or 1, 'partitions', unpack(BOUNDS.partitions))
   if #queue > 63 or not queue:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'queue') end
   local entry = redis.call('HGET', call.prefix .. 'names', queue)
   if entry then
