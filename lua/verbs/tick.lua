@@ -85,33 +85,33 @@ end
 
 -- The leases that have run out, and the deadline of each: at most `limit`, first those of bundles, then extended ones,
 -- the oldest first.
-local function lost_leases(call, limit)
-  local lost, deadlines, looked = {}, {}, 0
+local function overdue_leases(call, limit)
+  local overdue, deadlines, looked = {}, {}, 0
   local bundles, extended = past_deadline(call, 'leases', limit), past_deadline(call, 'extended', limit)
   for i = 1, #bundles, 2 do
-    if #lost < limit and looked < IDS_PER_TICK then
+    if #overdue < limit and looked < IDS_PER_TICK then
       local live, count = live_in(call, tonumber(bundles[i]))
       looked = looked + count
-      for _, id in ipairs(live) do lost[#lost + 1], deadlines[id] = id, bundles[i + 1] end
+      for _, id in ipairs(live) do overdue[#overdue + 1], deadlines[id] = id, bundles[i + 1] end
     end
   end
-  for i = 1, #extended, 2 do lost[#lost + 1], deadlines[extended[i]] = extended[i], extended[i + 1] end
-  lost = {unpack(lost, 1, math.min(limit, #lost))}
-  leases.read_runs(call, lost)
-  return lost, deadlines
+  for i = 1, #extended, 2 do overdue[#overdue + 1], deadlines[extended[i]] = extended[i], extended[i + 1] end
+  overdue = {unpack(overdue, 1, math.min(limit, #overdue))}
+  leases.read_runs(call, overdue)
+  return overdue, deadlines
 end
 
 -- Takes back leases that have run out. They are charged up to their last renewal. Returns how many, and id, number and
 -- attempt of each.
 local function reap(call, limit)
-  local lost, deadlines = lost_leases(call, limit)
+  local overdue, deadlines = overdue_leases(call, limit)
   local ended = {}
-  for i = #lost, 1, -1 do  -- the oldest ends up at the head
-    local lease = leases.lease_of(call, lost[i])
-    settlements.settle(call, 'reap', lost[i], nil, nil, {}, 0, deadlines[lost[i]] - (lease and lease.lasts or 0))
-    if lease then ended[#ended + 1], ended[#ended + 2], ended[#ended + 3] = lost[i], lease.lease, lease.attempt end
+  for i = #overdue, 1, -1 do  -- the oldest ends up at the head
+    local lease = leases.lease_of(call, overdue[i])
+    settlements.settle(call, 'reap', overdue[i], nil, nil, {}, 0, deadlines[overdue[i]] - (lease and lease.lasts or 0))
+    if lease then ended[#ended + 1], ended[#ended + 2], ended[#ended + 3] = overdue[i], lease.lease, lease.attempt end
   end
-  return #lost, ended
+  return #overdue, ended
 end
 
 local function drop_dead(call, ids)

@@ -30,7 +30,7 @@ async def broken(served: Served, *ids: str, **attach: Any) -> list[dict[str, Any
 async def end_grace(served: Served) -> None:
     """Let the time be over for which leases of broken connections are kept."""
     for connection in served.app.leases.kept:
-        connection.give_back_now.set()
+        connection.end_leases_now.set()
     await wait_until(lambda: not served.app.leases.kept)
 
 
@@ -86,7 +86,7 @@ async def test_leases_are_kept_for_as_long_as_all_need_to_come_back_when_many_br
         await trio.sleep(0.2)
         assert served.app.leases.kept, "well beyond the grace"
         await end_grace(served)
-        monkeypatch.setattr("fairq.server.engine.leases.MAX_GRACE_S", 0.1)
+        monkeypatch.setattr("fairq.server.engine.leases.MAX_RECONNECT_GRACE_S", 0.1)
         await broken(served, "b")
         await wait_until(lambda: not served.app.leases.kept)
 

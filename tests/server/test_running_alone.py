@@ -72,10 +72,10 @@ class Process:
     queues: Sequence[str] = ("q",)
     session: SimpleNamespace = field(factory=lambda: SimpleNamespace(is_timed_out=False))
     is_broken: bool = False
-    is_back: bool = False
+    is_alive_elsewhere: bool = False
     may_take: bool = True
     tracks_leases: bool = True
-    give_back_now: trio.Event = field(factory=trio.Event)
+    end_leases_now: trio.Event = field(factory=trio.Event)
     running: set[str] = field(factory=set)
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:

@@ -92,8 +92,8 @@ class App:
         self.queues = Queues(self.name, self.store, self.nursery, self.worker_registry.elsewhere)
         self.ticker = self.queues.ticker
         self.leases = Leases(self.settings.reconnect_grace, self.store, self.nursery, self.queues)
-        self.worker_registry.give_back = self.leases.give_back
-        self.worker_registry.give_back_kept = self.leases.give_back_kept
+        self.worker_registry.end_leases = self.leases.end_leases
+        self.worker_registry.end_kept_leases = self.leases.end_kept_leases
         self.lease_holders = LeaseHolders(self.leases.owners, self.questions, self.nursery)
         self.attempts = AttemptSearch(self.store, self.questions, self.leases)
         self.questions.answers[QUEUES] = lambda queues: [each for each in queues if self.queues.is_taken_here(each)]
@@ -126,7 +126,7 @@ class App:
         """Start to give tasks to a worker."""
         log.info("worker attached", worker=connection.name, queues=connection.queues, credit=connection.account.credit)
         self.worker_registry.join(connection)
-        self.leases.give_back_kept(connection.identity.token_id, connection.name, connection.attach_order)
+        self.leases.end_kept_leases(connection.identity.token_id, connection.name, connection.attach_order)
         self.queues.join(connection)
 
     async def takers(self, queues: Sequence[str]) -> dict[str, Takers]:

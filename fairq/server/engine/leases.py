@@ -1,4 +1,15 @@
-"""The leases of one server's workers: the account of each, and the end of leases when their worker has gone."""
+"""The leases of one server's workers: the account of each, and the end of leases when their worker has gone.
+
+| how the connection ended | action on its leases (lua/tasks/settlements.lua) |
+|---|---|
+| nothing came for TIMEOUT_S | none: each ends when it has run out |
+| it ends while the server drains | `release` |
+| a close by either side; also a revoked token, or a newer worker of its name | `reap` |
+| it broke, and this run of its worker attached again | `reap`, of those that it did not bring |
+| it broke, and the same run is not back after `reconnect_grace_s` | `lose`; `lose_alone` if only one may have begun |
+
+Tasks that have not begun are released: prefetched ones, except after a silence, and those that wait to run alone.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +31,7 @@ from fairq.store.store import Store
 log = structlog.get_logger("fairq.server")
 
 RECONNECTS_PER_S = 250.0  # workers that can reconnect to a server when thousands lose their connections at once
-MAX_GRACE_S = 20.0  # the longest time that leases are kept then
+MAX_RECONNECT_GRACE_S = 20.0  # the longest time that leases are kept then
 GIVE_BACK_S = 5.0
 
 
@@ -35,9 +46,9 @@ class Brought(NamedTuple):
 
 @define(eq=False)
 class Leases:
-    """The leases on the accounts of one server's workers; leases of broken connections are kept for `grace_s`."""
+    """The leases on the accounts of one server's workers; those of broken connections stay for `reconnect_grace_s`."""
 
-    grace_s: float
+    reconnect_grace_s: float
     store: Store
     nursery: trio.Nursery
     queues: Queues
@@ -88,20 +99,20 @@ class Leases:
             terms = Terms(each.lease_s, taken=each.taken, place=self.queues.place_of(*each.key))
             connection.account.add(each.key, each.lease, terms, now)
 
-    def give_back_kept(self, token: str, worker: str, order: AttachOrder) -> None:
-        """Give back the leases of a worker's broken connections that it has not brought to its new one, here or not."""
+    def end_kept_leases(self, token: str, worker: str, order: AttachOrder) -> None:
+        """End the leases of a worker's broken connections that it has not brought to its new one, here or not."""
         for broken in self.kept:
             is_same = (broken.identity.token_id, broken.name) == (token, worker)
             if is_same and broken.attach_order.run and broken.attach_order <= order:
-                broken.is_back = broken.attach_order.run == order.run  # else its process has died
-                broken.give_back_now.set()  # leases that it has not brought were never received
+                broken.is_alive_elsewhere = broken.attach_order.run == order.run  # else its process has died
+                broken.end_leases_now.set()  # leases that it has not brought were never received
 
     async def end(self, connection: Connection) -> None:
-        """Give back the leases of a connection that has ended, at once or in a while.
+        """End the leases of a connection that has ended, at once or in a while.
 
         If it broke, the worker may soon reconnect, here or at another server, and bring its leases: they are kept for a
-        while, and then those that it did not bring are given back. If it timed out, the worker may still be running,
-        and its leases expire by themselves, on its account (net/silent_workers.py).
+        while, and then those that it did not bring end. If it timed out, the worker may still be running, and its
+        leases expire by themselves, on its account (net/silent_workers.py).
         """
         await self._give_line_back(connection)
         if connection.session.is_timed_out:
@@ -112,7 +123,7 @@ class Leases:
         is_broken_worker = connection.is_broken and bool(connection.queues)
         if is_broken_worker:  # tenants may break off as often as they like: workers' leases do not wait for them
             self.reconnects.take(1, trio.current_time())
-        if is_broken_worker and connection.account.held and self.grace_s and not self.is_draining:
+        if is_broken_worker and connection.account.held and self.reconnect_grace_s and not self.is_draining:
             self.kept.add(connection)
             self.nursery.start_soon(self._keep, connection)
         else:
@@ -120,13 +131,13 @@ class Leases:
         self.ended.unpark_all()
 
     async def _keep(self, connection: Connection) -> None:
-        """Keep the leases of a broken connection for a while, then give back the ones not brought elsewhere."""
+        """Keep the leases of a broken connection for a while, then end the ones not brought elsewhere."""
         now = trio.current_time()
-        until, most = now + self.grace_s, now + max(self.grace_s, MAX_GRACE_S)
+        until, most = now + self.reconnect_grace_s, now + max(self.reconnect_grace_s, MAX_RECONNECT_GRACE_S)
         try:
-            while trio.current_time() < until and not connection.give_back_now.is_set():
+            while trio.current_time() < until and not connection.end_leases_now.is_set():
                 with trio.move_on_at(until):
-                    await connection.give_back_now.wait()
+                    await connection.end_leases_now.wait()
                 until = max(until, min(self.reconnects.paid_at, most))  # many broke at once: not all can be back yet
         finally:
             await self._end(connection)
@@ -135,14 +146,14 @@ class Leases:
 
     async def _end(self, connection: Connection) -> None:
         with trio.move_on_after(GIVE_BACK_S, shield=True):
-            await self.give_back(connection, self._action_of(connection))
+            await self.end_leases(connection, self._action_of(connection))
         connection.unlink()
 
     def _action_of(self, connection: Connection) -> Action:
         """Return how the leases of a connection end: its worker died if the connection broke and it is not back."""
         if self.is_draining:
             return "release"
-        if not connection.is_broken or connection.is_back:
+        if not connection.is_broken or connection.is_alive_elsewhere:
             return "reap"
         return "lose_alone" if connection.account.died_alone() else "lose"
 
@@ -150,10 +161,10 @@ class Leases:
         """Keep leases no longer; from now on tasks lose no attempt."""
         self.is_draining = True
         for connection in self.kept:
-            connection.give_back_now.set()
+            connection.end_leases_now.set()
 
-    async def give_back(self, connection: Connection, action: Action) -> None:
-        """Give a worker's leases back. `release`: no task loses an attempt; else those lose one that had begun."""
+    async def end_leases(self, connection: Connection, action: Action) -> None:
+        """End a worker's leases: by this action if the task may have begun, else by `release`."""
         await self._give_line_back(connection)
         not_begun = connection.account.not_begun()
         for queue, leases in connection.account.drop_all().items():
@@ -161,9 +172,7 @@ class Leases:
             for lease in leases:
                 parts.setdefault("release" if (queue, lease[0]) in not_begun else action, []).append(lease)
             for how, some in parts.items():
-                log.info(
-                    "giving back a worker's leases", worker=connection.name, queue=queue, count=len(some), action=how
-                )
+                log.info("ending a worker's leases", worker=connection.name, queue=queue, count=len(some), action=how)
                 await give_back(self.store, queue, some, how)
 
     async def _give_line_back(self, connection: Connection) -> None:

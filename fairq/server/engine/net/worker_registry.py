@@ -83,17 +83,17 @@ def _row(worker: Connection) -> tuple[Any, ...]:
 
 @define(eq=False)
 class WorkerRegistry:
-    """The workers attached to this server. `give_back(connection, action)` returns its leases to their queues.
+    """The workers attached to this server. `end_leases(connection, action)` ends its leases.
 
-    `give_back_kept(token, worker, order)` returns those of broken connections of a worker that has attached elsewhere.
+    `end_kept_leases(token, worker, order)` ends those of broken connections of a worker that has attached elsewhere.
     """
 
     server: str
     store: Store
     nursery: trio.Nursery
     questions: Questions
-    give_back: Callable[[Connection, Action], Awaitable[None]] = field(init=False)
-    give_back_kept: Callable[[str, str, AttachOrder], None] = field(default=lambda *_: None, init=False)
+    end_leases: Callable[[Connection, Action], Awaitable[None]] = field(init=False)
+    end_kept_leases: Callable[[str, str, AttachOrder], None] = field(default=lambda *_: None, init=False)
     on_drain: Callable[[str], None] = field(default=lambda _: None, init=False)  # with a worker's name
     elsewhere: ServerSlots = field(factory=ServerSlots, init=False)
     silent: SilentWorkers = field(init=False)
@@ -300,7 +300,9 @@ class WorkerRegistry:
                     connection.account.drop((queue, id))
             connection.session.state = State.DRAINING  # it gets no more tasks, and may still settle
             connection.close(CLOSE_SUPERSEDED, "a newer worker has this name")
-            await self.give_back(connection, "reap")  # now, since closing a connection that reads nothing takes a while
+            await self.end_leases(
+                connection, "reap"
+            )  # now, since closing a connection that reads nothing takes a while
 
     async def _announce(self, token: str, worker: str, order: AttachOrder, kept: Iterable[Any]) -> None:
         said: dict[str, Any] = {"attached": [token, worker, order.run, list(kept)]}
@@ -329,7 +331,7 @@ class WorkerRegistry:
             log.warning("unknown message from another server", message=message[:200])
 
     async def _on_attached(self, token: str, worker: str, order: AttachOrder, kept: Iterable[Any]) -> None:
-        self.give_back_kept(token, worker, order)
+        self.end_kept_leases(token, worker, order)
         await self._supersede(token, worker, order, kept)
         orders = (each.attach_order for each in self._connections.get((token, worker), ()))
         if (newest := max(orders, default=order)).run > order.run:  # the server of the announced one may not know
