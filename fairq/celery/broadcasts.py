@@ -30,5 +30,5 @@ def _revoke(info: Connection, task_id: str) -> None:
     """Cancel a task in each queue that the app knows. Its result says so if it was waiting."""
     ids = ids_of(task_id, tenant_of({}, info.transport_options.get("tenant", "")))
     for queue in current_app.amqp.queues:
-        if "ok" in call(info, lambda client, queue=queue: client.cancel(queue, ids)):  # type: ignore[misc]
+        if "ok" in call(info, lambda sender, queue=queue: sender.client.cancel(queue, ids)):  # type: ignore[misc]
             outcomes.cancelled(task_id)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Callable
-from functools import cache
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
+from fairq.celery.addresses import tls_of, tokens_of, url_of
 from fairq.client import client
 from fairq.client.channel import check_token, choose_servers
 from fairq.client.connect_steps import Servers
 from fairq.errors import BadRequest, FairqError, Retryable
+from fairq.model.outcomes import read_sent
 from fairq.model.tasks import NewTask
+from fairq.sync.blocking import finish
 from fairq.sync.client import Client
 from fairq.sync.driver import Driver
 
-DEFAULT_PORT = 7700
 _TIMEOUT_S = 5.0  # where `broker_connection_timeout` is None
 
 R = TypeVar("R")
@@ -31,66 +32,64 @@ class _Driver(Driver):
         """Allow calls in an event loop: it stands still, as in `delay()` with every broker."""
 
 
+class Sender(NamedTuple):
+    """A client, the driver below it, and for how long each call waits."""
+
+    client: Client
+    driver: Driver
+    timeout: float
+
+
 _Key = tuple[str, str | None, ssl.SSLContext | None, float]
 
-opened: dict[_Key, Client] = {}
+opened: dict[_Key, Sender] = {}
 _lock = threading.Lock()
 
 
-def url_of(info: Connection) -> str:
-    """Return the URL of a connection's server."""
-    host = info.hostname or "localhost"
-    return f"{'wss' if info.ssl else 'ws'}://{f'[{host}]' if ':' in host else host}:{info.port or DEFAULT_PORT}"
-
-
-def tokens_of(info: Connection) -> tuple[str | None, str | None]:
-    """Return the tokens with which to receive and to send: the password's two parts around a comma, or all of it."""
-    receiving, _, sending = (info.password or "").partition(",")
-    return receiving or None, sending or receiving or None
-
-
-@cache
-def _context(ca_certs: str | None) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=ca_certs)
-
-
-def tls_of(info: Connection) -> ssl.SSLContext | None:
-    """Return the TLS of `broker_use_ssl`: True, or a dictionary that may have `ca_certs`."""
-    options: Any = info.ssl
-    return _context(options.get("ca_certs") if isinstance(options, dict) else None) if options else None
-
-
-def _client(*key: *_Key) -> Client:
+def _sender(info: Connection) -> Sender:
+    key = url, token, tls, timeout = url_of(info), tokens_of(info)[1], tls_of(info), info.connect_timeout or _TIMEOUT_S
     with _lock:
         if key not in opened:
-            url, token, tls, timeout = key
             driver = _Driver(Servers(choose_servers(url, tls)), None if token is None else check_token(token))
-            opened[key] = Client(client.Client(driver, timeout), driver)
+            opened[key] = Sender(Client(client.Client(driver, timeout), driver), driver, timeout)
         return opened[key]
 
 
-def call(info: Connection, ask: Callable[[Client], R]) -> R:
+def call(info: Connection, ask: Callable[[Sender], R]) -> R:
     """Ask something of the server, and wait for the answer.
 
     Raises: Retryable, after the connection's time-out: kombu tries again; OperationalError for all other refusals.
     """
-    key = url_of(info), tokens_of(info)[1], tls_of(info), info.connect_timeout or _TIMEOUT_S
-    return refused(lambda: ask(_client(*key)))
+    return refused(lambda: ask(_sender(info)))
 
 
-def enqueue(info: Connection, queue: str, task: NewTask) -> bool:
-    """Enqueue a task; returns False if it has expired already. Raises: as `call`."""
+def enqueue(info: Connection, queue: str, task: NewTask, spare_id: str, *, is_repeated: bool) -> bool:
+    """Enqueue a task; returns False if it has expired already. Raises: as `call`.
 
-    def ask(sender: Client) -> bool:
+    Celery may use an id again. If another task has had it, this one gets its spare id; but not if the task that has it
+    may be this one: `is_repeated`, or the answer to the first frame was lost.
+    """
+
+    def ask(sender: Sender) -> bool:
         try:
-            sender.enqueue_tasks(queue, [task])
+            outcome, in_doubt = _enqueue(sender, queue, task)
+            if read_sent(outcome)[0] == "duplicate" and not (in_doubt or is_repeated):
+                outcome, _ = _enqueue(sender, queue, task._replace(id=spare_id))
         except BadRequest as error:
-            if error.field not in ("expires_at", "expires_at_ms"):
+            if error.field not in ("expires_at_ms", "expires_in_ms"):
                 raise
             return False
-        return True
+        return outcome != "expired"
 
     return call(info, ask)
+
+
+def _enqueue(sender: Sender, queue: str, task: NewTask) -> tuple[str, bool]:
+    """Enqueue a task; returns the outcome, and whether an earlier frame may have had another."""
+    driver = sender.driver
+    sent = driver.enqueue(queue, [task], driver.now() + sender.timeout)
+    (outcome,) = finish(driver.wait(sent))
+    return outcome, sent.in_doubt
 
 
 def refused(ask: Callable[[], R]) -> R:

@@ -1,8 +1,9 @@
 """A message of kombu as a task of fairq, and back: the message is the task's payload.
 
-A task has the id of its Celery task. But Celery uses an id again: a running task sends its retry under its own, and the
-last task of a chain that has replaced another has the other's. So what a running task sends has a suffix: a retry its
-number, all else a part of the message's delivery tag.
+A task has the id of its Celery task. But Celery uses an id again: a running task sends its retry under its own, the
+last task of a chain that has replaced another has the other's, a frozen signature may be sent twice. So what a running
+task sends has a suffix: a retry its number, all else a part of the message's delivery tag. Other tasks have that suffix
+if their id is not new (`clients.enqueue`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class NotAMessage(ValueError):
     """A task's payload that is no message of kombu."""
 
 
-def to_task(message: Message, default_tenant: str) -> NewTask:
-    """Make the task of a message. Raises: ValueError for an eta that is no time."""
+def to_task(message: Message, default_tenant: str) -> tuple[NewTask, str]:
+    """Make the task of a message, and a spare id for it. Raises: ValueError for an eta that is no time."""
     headers, properties = message["headers"], message["properties"]
     name = str(headers.get("task") or "")
     id = _id_of(headers, properties["delivery_tag"])
@@ -42,7 +43,7 @@ def to_task(message: Message, default_tenant: str) -> NewTask:
         id = full_id(tenant, id)
     text = json.dumps(message, default=str, ensure_ascii=False, separators=(",", ":"))
     expires_at_ms = _ms_of(headers.get("expires"))
-    return NewTask(
+    task = NewTask(
         id,
         text.encode(errors="replace"),
         start_at_ms=_ms_of(headers.get("eta")) or 0,
@@ -51,6 +52,7 @@ def to_task(message: Message, default_tenant: str) -> NewTask:
         priority=_priority_of(properties.get("priority")),
         name=name if name.isprintable() and len(name.encode()) <= MAX_NAME_BYTES else "",
     )
+    return task, f"{id}-{properties['delivery_tag'][:8]}"
 
 
 def to_message(queue: str, task: PushedTask) -> Message:

@@ -19,8 +19,9 @@ from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 
 from fairq.celery import outcomes
+from fairq.celery.addresses import DEFAULT_PORT, tls_of, tokens_of, url_of
 from fairq.celery.broadcasts import broadcast
-from fairq.celery.clients import DEFAULT_PORT, call, enqueue, refused, tls_of, tokens_of, url_of
+from fairq.celery.clients import call, enqueue, refused
 from fairq.celery.leases import Leases, Pushed
 from fairq.celery.messages import Message, NotAMessage, to_message, to_task
 from fairq.errors import Retryable
@@ -38,6 +39,7 @@ class Channel(virtual.Channel):
 
     def __init__(self, connection: Transport, **options: Any) -> None:
         super().__init__(connection, **options)
+        self._is_repeated = False  # the message that is being sent
         self._prefetch_count = 0
         self._leases: Leases | None = None
         self._held: dict[str, tuple[HeldLease, str]] = {}  # by delivery tag; with the id of Celery's task
@@ -46,8 +48,9 @@ class Channel(virtual.Channel):
     # Sending
 
     def _inplace_augment_message(self, message: Message, exchange: str, routing_key: str) -> None:
-        """Keep the tag of a message that kombu sends again: it may be the id of the task."""
+        """Keep the tag of a message that kombu sends again: it is a part of the task's id."""
         tag = message["properties"].get("delivery_tag")
+        self._is_repeated = tag is not None
         self.body_encoding = "base64" if isinstance(message["body"], bytes) else None
         super()._inplace_augment_message(message, exchange, routing_key)
         if tag:
@@ -61,8 +64,8 @@ class Channel(virtual.Channel):
             raise OperationalError(f"the queue {queue!r} ends with its process: fairq has no such queues")
         if lasts:
             info = self.connection.client
-            task = to_task(message, info.transport_options.get("tenant", ""))
-            if not enqueue(info, queue, task):
+            task, spare_id = to_task(message, info.transport_options.get("tenant", ""))
+            if not enqueue(info, queue, task, spare_id, is_repeated=self._is_repeated):
                 outcomes.expired(message["headers"].get("id"))
 
     def _put_fanout(self, exchange: str, message: Message, routing_key: str, **_: Any) -> None:
@@ -84,7 +87,7 @@ class Channel(virtual.Channel):
     def _purge(self, queue: str) -> int:
         if not self.connection.declared.get(queue):
             return 0
-        return call(self.connection.client, lambda client: client.cancel_all(queue))
+        return call(self.connection.client, lambda sender: sender.client.cancel_all(queue))
 
     def queue_delete(self, queue: str, *_: Any, **__: Any) -> None:
         """Do nothing: only operators delete queues."""

@@ -25,7 +25,7 @@ class Call:
     error: FairqError | None = None
     missing: int = 0  # outcomes still to come
     under_way: int = 0  # frames without an answer
-    in_doubt: bool = False  # part of it was done, or may have been
+    in_doubt: bool = False  # part of it was done, or may have been; once it is done: by a frame without an answer
     last_refusal: FairqError | None = None
 
     def finish(self, result: Any = None, error: FairqError | None = None) -> None:

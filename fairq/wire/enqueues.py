@@ -96,8 +96,9 @@ class EnqueueExchange(Exchange):
                 call.result[chunk.start : chunk.stop] = outcomes[at : at + size]
                 call.missing -= size
                 call.under_way -= 1
-                call.in_doubt = True
-                if not call.missing:
+                if call.missing:
+                    call.in_doubt = True
+                else:
                     call.finish(call.result)
             at += size
         if refused:

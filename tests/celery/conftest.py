@@ -67,8 +67,8 @@ def shop(variables: dict[str, str]) -> Iterator[Any]:
 
         yield shop
         shop.app.close()
-        for client in clients.opened.values():
-            client.close()
+        for sender in clients.opened.values():
+            sender.client.close()
 
 
 @pytest.fixture(scope="package")

@@ -129,6 +129,13 @@ def refused(self: Any, marks: str) -> int:
     return times
 
 
+@app.task(name="shop.marked")
+def marked(marks: str) -> None:
+    """Make a mark in a file."""
+    with Path(marks).open("a") as file:
+        file.write("x")
+
+
 @app.task(name="shop.never")
 def never() -> None:
     """Make itself a dead letter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("celery")
 
 import fairq.celery
 import fairq.sync
-from tests.celery.conftest import get, worker
+from tests.celery.conftest import get, wait_for, worker
 
 pytestmark = [pytest.mark.deep("frameworks"), pytest.mark.usefixtures("working")]
 
@@ -65,11 +66,30 @@ def test_a_coroutine_may_send_a_task_as_with_other_brokers(shop: Any) -> None:
     assert get(asyncio.run(send())) == 3
 
 
-def test_two_tasks_with_one_id_of_the_callers_are_one(shop: Any, acme: fairq.sync.Client) -> None:
+def test_an_id_that_is_used_again_is_another_task_as_with_other_brokers(shop: Any, tmp_path: Path) -> None:
+    from celery import chord
+
+    marks = tmp_path / "marks"
+    frozen = chord([shop.add.s(1, 2), shop.add.s(3, 4)], shop.marked.si(str(marks)))
+    frozen.freeze()
     with fairq.celery.tenant("acme"):
-        first = shop.add.apply_async((1, 2), task_id="order 17, paid")  # no id of fairq's
-        assert get(first) == 3
-        assert get(shop.add.apply_async((5, 5), task_id="order 17, paid")) == 3
+        for _ in range(2):
+            shop.marked.apply_async((str(marks),), task_id="order 17, paid")  # no id of fairq's
+        wait_for(lambda: marks.exists() and marks.read_text() == "xx")
+        for _ in range(2):
+            frozen.apply_async()
+        wait_for(lambda: marks.read_text() == "xxxx")
+
+
+def test_a_message_that_kombu_sends_again_is_one_task(shop: Any, tmp_path: Path, acme: fairq.sync.Client) -> None:
+    with fairq.celery.tenant("acme"), shop.app.producer_or_acquire() as producer:
+        properties = {"correlation_id": "x", "delivery_info": {}}
+        channel = producer.channel
+        channel.queue_declare("repeated")
+        for _ in range(2):  # as after an error, with the properties as they are
+            message = channel.prepare_message("{}", 0, "application/json", "utf-8", {"id": "one"}, properties)
+            channel.basic_publish(message, "", "repeated")
+    assert [task.id for task in acme.peek("repeated")] == ["one"]
 
 
 def test_a_project_with_nothing_but_settings_names_the_transport(shop: Any, variables: dict[str, str]) -> None:
