@@ -92,3 +92,20 @@ def test_a_silent_worker_is_shown_beside_the_state_and_the_causes(silent: Silent
     assert list(say_why(Why("ada/a", "leased", 0, silent=[silent])))[1:] == [said]
     waits = list(say_why(Why("ada/a", "ready", 0, causes=["no_worker"], silent=[silent])))
     assert waits[1:3] == ["- all workers of the queue are silent", said]
+
+
+DIED = [
+    ((1, 3, False), "Its worker's process died once of 3 while it ran."),
+    ((2, 3, True), "Its worker's process died 2 times of 3 while it ran, so it runs alone next time."),
+    ((1, 3, True), "Its worker's process died once of 3 while it ran, so it runs alone next time."),  # its last attempt
+    ((1, 0, True), "Its worker's process died once while it ran, so it runs alone next time."),
+]
+
+
+@pytest.mark.parametrize(("facts", "said"), DIED)
+def test_it_is_said_how_often_its_process_died_and_whether_it_runs_alone(
+    facts: tuple[int, int, bool], said: str
+) -> None:
+    lost, most, alone = facts
+    why = Why("ada/a", "ready", 0, lost_leases=lost, max_lost_leases=most, runs_alone=alone)
+    assert list(say_why(why))[1:] == [said]

@@ -128,6 +128,7 @@ class Facts:
     lost_leases: float
     max_lost_leases: float
     was_lost: float
+    runs_alone: float
 
     @property
     def task_ms(self) -> float:
@@ -168,6 +169,7 @@ class Why:
     of `kept_of` in all, that are kept for tenants with nothing running, where all others are in use. `served`: queues
     that workers take tasks of, where none takes this one's. `lost_leases`: how often its worker's process died;
     `max_lost_leases`: how often it may, before the task is dead (0: no limit). `was_lost`: its last lease was lost.
+    `runs_alone`: its next attempt has its worker's process for itself.
     `silent`: workers of the queue from which nothing comes, at most ten; of a leased task, the one that holds it.
     """
 
@@ -192,6 +194,7 @@ class Why:
     lost_leases: int = 0
     max_lost_leases: int = 0
     was_lost: bool = False
+    runs_alone: bool = False
     served: list[str] = field(factory=list)
     silent: list[SilentWorker] = field(factory=list)
 
@@ -228,6 +231,7 @@ def explain(id: str, task: Waiting, slots: float) -> Why:
         lost_leases=int(facts.lost_leases),
         max_lost_leases=int(facts.max_lost_leases) if facts.lost_leases else 0,
         was_lost=bool(facts.was_lost),
+        runs_alone=bool(facts.runs_alone),
     )
 
 

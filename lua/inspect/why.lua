@@ -1,4 +1,5 @@
--- needs: accounts, batches, calls, group_order, leases, limits, priorities, reserve, standing, takes, task_options
+-- needs: accounts, batches, calls, group_order, leases, limits, lost_leases, priorities, reserve, standing, takes,
+-- task_options
 --
 -- Why a task waits: the facts. Servers interpret them (fairq/model/waiting.py).
 
@@ -39,7 +40,8 @@ end
 --         by which it is ahead of the level: ms or tasks; 0: none), is_awake (it is served next) and
 --         competes (its weight is in queue_weight_sum); the queue's account, after `queue_`, queue_slots, queue_kept
 --         (how many of them are kept for tenants that have nothing running, if all others are in use; else 0);
---         lost_leases, max_lost_leases (0: no limit), was_lost (the last attempt ended by its lease's loss);
+--         lost_leases, max_lost_leases (0: no limit), was_lost (the last attempt ended by its lease's loss),
+--         runs_alone (in its next attempt);
 --         opening_changes_at and queue_opening_changes_at (when opening hours begin or close; 0: none)
 function reads.why(keys, args)
   local call, id = calls.ask(keys, args), args[3]
@@ -59,8 +61,10 @@ function reads.why(keys, args)
   facts.competes = account.standing == COMPETES and 1 or 0
   facts.is_awake = account.slot == AWAKE and 1 or 0
   local run = leases.run_of(call, id)
-  facts.lost_leases, facts.max_lost_leases = run and run.lost_leases or 0, queue.max_lost_leases
+  local lost, last = run and run.lost_leases or 0, run and leases.last_attempt(run.max_attempts, run.uncounted_attempts)
+  facts.lost_leases, facts.max_lost_leases = lost, queue.max_lost_leases
   facts.was_lost = run and run.state == leases.REAPED and run.lease > 0 and 1 or 0
+  facts.runs_alone = run and lost_leases.runs_alone(queue, lost, 0 < last and last <= run.attempt + 1) and 1 or 0
   facts.opening_changes_at = redis.call('ZSCORE', call.prefix .. 'opening_changes', account.name) or 0
   facts.queue_opening_changes_at = redis.call('ZSCORE', call.prefix .. 'opening_changes', '') or 0
   for name, value in pairs(facts) do

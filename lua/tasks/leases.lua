@@ -40,6 +40,11 @@ function leases.ids_of(bundle)
   return ids
 end
 
+-- The attempt after which a failure is final; without a limit: minus the attempts that did not count.
+function leases.last_attempt(max_attempts, uncounted)
+  return max_attempts > 0 and max_attempts + uncounted or -uncounted
+end
+
 -- Loads the runs missing from call.runs (packed; false where a task has none), and the accounts of their tenants.
 function leases.read_runs(call, ids)
   local packed, missing, tags, n = call.runs, ids, {}, 0

@@ -29,11 +29,6 @@ local function is_left_over(call, id, run)
     or redis.call('ZSCORE', call.prefix .. 'extended', id))
 end
 
--- The attempt after which a failure is final; without a limit: minus the attempts that did not count.
-local function last_attempt(max_attempts, uncounted)
-  return max_attempts > 0 and max_attempts + uncounted or -uncounted
-end
-
 -- Reads the options of the tasks of these records.
 local function read_asked(call, ids, found)
   local features = {}
@@ -107,7 +102,7 @@ local function lease_round(call, round, ids, claim)
       attempt, uncounted, max_attempts = last_run.attempt + 1, last_run.uncounted_attempts, last_run.max_attempts
       message, more = last_run.error, RUN.more(last_run)
       bytes = bytes and bytes + errors.bytes_of(last_run.error)
-      last = last_attempt(max_attempts, uncounted)
+      last = leases.last_attempt(max_attempts, uncounted)
     end
     if not features or last_run and is_left_over(call, id, last_run) then
       picks.unpick(call, round, i, 0)
@@ -171,7 +166,7 @@ local function recall(call, claim)
     if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
       if has_options(run.features) then note_asking(call, claim, id) end
       if run.is_extended == 1 then redis.call('ZADD', call.prefix .. 'extended', deadline, id) end
-      local last = last_attempt(run.max_attempts, run.uncounted_attempts)
+      local last = leases.last_attempt(run.max_attempts, run.uncounted_attempts)
       note_alone(call, claim, id, run, 0 < last and last <= run.attempt)
       for _, value in ipairs({id, run.attempt, last, records.whole(call, id, found[i])}) do
         claim.out[#claim.out + 1] = value

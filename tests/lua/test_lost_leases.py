@@ -8,12 +8,14 @@ from .calls import HEAD, Leased, Queue, leased_in
 
 
 def claim(queue: Queue, name: str = "w", again: str = "") -> tuple[Leased, bool]:
-    """Lease the task, whenever it is ready; returns whether it runs alone."""
+    """Lease the task, whenever it is ready; returns whether it runs alone, as `why` has said before."""
     queue.advance(0 if again else 3_600_000)
     queue.tick()
+    _, _, *facts = queue.call("why", "a")
     reply = queue.call("claim", name, 1, again, "", 10)
-    (leased,) = leased_in(reply)
-    return leased, reply[HEAD - 1] == [b"a"]
+    (leased,), is_alone = leased_in(reply), reply[HEAD - 1] == [b"a"]
+    assert again or float(facts[facts.index(b"runs_alone") + 1]) == is_alone
+    return leased, is_alone
 
 
 def lose(queue: Queue, *actions: str) -> list[bool]:
