@@ -140,10 +140,15 @@ local function make_room_for_dead(call, account)
   end
 end
 
+-- Lists a dead letter of a tenant.
+function places.list_dead(call, name, id, died_at)
+  redis.call('ZADD', call.prefix .. 'deaths', text(died_at), id)
+  redis.call('ZADD', call.prefix .. 'deaths:' .. name, text(died_at), id)
+end
+
 -- Lists a dead letter, and counts it.
 function places.count_dead(call, account, id, died_at)
-  redis.call('ZADD', call.prefix .. 'deaths', died_at, id)
-  redis.call('ZADD', call.prefix .. 'deaths:' .. account.name, died_at, id)
+  places.list_dead(call, account.name, id, died_at)
   redis.call('ZADD', call.prefix .. 'dead_counts', accounts.count(call, account, 'dead', 1), account.name)
 end
 

@@ -1,4 +1,4 @@
--- needs: accounts, leases, records, task_options
+-- needs: accounts, leases, places, records, task_options
 --
 -- Corrects the times that were computed while the store's clock was far ahead, once it is set right.
 --
@@ -8,7 +8,7 @@
 -- matter how far the clock was ahead, or whether a call saw it jump, and a second pass changes nothing. A time that the
 -- caller gave has no such mark, and stays.
 --
--- A task that is ready since a time in the future is ready since now (inspect/oldest.lua).
+-- A task that is ready since a time in the future is ready since now (inspect/oldest.lua), and a dead letter died now.
 --
 -- When schedules fire and opening hours change is computed anew by servers (features/): both are made due. Leases and
 -- accounts count from the origin, which moved along (base/calls.lua), and a bucket is full after its burst at the
@@ -99,7 +99,19 @@ local function mend_tasks(call, cursor)
   return page[1]
 end
 
-local STEPS = {make_due('fires'), make_due('opening_changes'), mend_tasks}
+-- Dead letters that died in the future died now: a walk over them ends at the time at which it began.
+local function mend_deaths(call)
+  local ids = redis.call('ZRANGE', call.prefix .. 'deaths', '(' .. text(call.now), '+inf', 'BYSCORE', 'LIMIT', 0, PAGE)
+  for _, id in ipairs(ids) do
+    local death = DEATH.unpack(redis.call('HGET', call.prefix .. 'dead', id))
+    death.died_at = call.now
+    redis.call('HSET', call.prefix .. 'dead', id, DEATH.pack(death))
+    places.list_dead(call, death.tenant, id, call.now)
+  end
+  return #ids < PAGE and '0' or '1'
+end
+
+local STEPS = {make_due('fires'), make_due('opening_changes'), mend_tasks, mend_deaths}
 
 -- Begins, if the queue's time has gone back; anew, if ticks are still at it.
 function jumps.begin(call)

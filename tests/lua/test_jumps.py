@@ -49,6 +49,20 @@ GIVEN: dict[str, Callable[[Queue], object]] = {
 }
 
 
+def test_letters_that_died_ahead_died_now_so_a_walk_finds_them(queue: Queue) -> None:
+    many = [f"ahead-{n:03}" for n in range(250)]  # more than two pages
+    queue.bury("ada", "before")
+    queue.now += HOUR
+    for start in range(0, len(many), 50):
+        queue.bury("ada", *many[start : start + 50])
+    queue.now -= HOUR - 1
+    tick(queue)
+    assert [letter.id for letter in queue.dead()] == ["before", *many]
+    assert {letter.died_at for letter in queue.dead() if letter.id in many} == {queue.now}
+    assert queue.tasks("ahead-000")[0].at == queue.now
+    Keyspace(queue).check()
+
+
 @pytest.mark.parametrize("ahead", [2 * MINUTE, 2 * DAY, 400 * DAY])
 @pytest.mark.parametrize("how", COUNTED)
 def test_a_wait_that_was_counted_ahead_counts_from_now(queue: Queue, how: str, ahead: int) -> None:

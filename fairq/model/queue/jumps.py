@@ -7,7 +7,7 @@ import math
 from fairq.model.queue.schedules import Scheduling
 from fairq.model.queue.tasks import Run, Task
 
-STEPS = 3
+STEPS = 4
 
 
 class Jumping(Scheduling):
@@ -21,8 +21,12 @@ class Jumping(Scheduling):
             times = {("hours", name): self.hours_at(name) for name in self.hours}
         else:
             times = {}
+        if self.mending == 3:
             for id, task in self.records.items():
                 self.mend_task(id, task, now)
+        if self.mending == 4:
+            for id in [id for id, at in self.deaths.items() if at > now]:
+                self.deaths[id] = self.dead[id].died_at = now
         self.made_due |= {each: now for each, at in times.items() if now < at < math.inf}
         self.mending = (self.mending + 1) % (STEPS + 1)
         if self.mending:
