@@ -48,7 +48,7 @@ class Clustered(Stores):
                 "cluster-enabled": "yes", "cluster-port": bus, "cluster-announce-bus-port": bus,
                 "cluster-announce-ip": HOST, "cluster-announce-port": str(node.link.port),
                 "cluster-node-timeout": "2000", "cluster-require-full-coverage": "no",
-                "cluster-allow-replica-migration": "no",
+                "cluster-allow-replica-migration": "no", "repl-timeout": "10", "repl-ping-replica-period": "2",
             }  # fmt: skip
 
     def arguments(self, n: int) -> list[str]:
