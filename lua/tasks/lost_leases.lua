@@ -5,8 +5,8 @@
 -- process lose their leases too, and one death does not show which task caused it. So a task shares a process only as
 -- long as one more death would not bury it:
 --
--- - Each death counts for all tasks that may have begun. Most deaths have another cause (a deployment, a machine), so
---   nothing else changes at first: a machine's tasks are taken up as fast as before.
+-- - Each death counts for all tasks that may have begun. Most deaths have another cause (a deployment, a machine that
+--   loses its connections), so nothing else changes at first: its tasks are ready as soon as before.
 -- - If the next lost lease would be its last, the task *runs alone*: its server pushes it to a worker that holds
 --   nothing else, and pushes nothing more until it is settled (fairq/server/engine/dispatch/running_alone.py). If the
 --   process dies again, this task or something outside caused it.
