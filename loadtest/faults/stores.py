@@ -39,7 +39,7 @@ class Stores:
     draws: Random
     wait_replicas: ClassVar[int] = 0
     partitions: ClassVar[int] = 1  # of the workers' queue
-    unpromised: ClassVar[frozenset[str]] = frozenset()  # rules, and processes that may end by themselves
+    unpromised: ClassVar[frozenset[str]] = frozenset()  # rules that are counted only
 
     def check(self) -> None:
         """Raises: RunFailed, with the remedy, if this machine lacks something."""
@@ -111,9 +111,7 @@ class Single(Stores):
 
 @define(eq=False)
 class Disk(Single):
-    """One store, on a disk of its own that is full now and then."""
-
-    unpromised = frozenset({"store"})  # with `appendfsync always` it ends, and has all that it answered
+    """One store, on a disk of its own that is full now and then: with `appendfsync always` it ends there."""
 
     def check(self) -> None:
         if os.geteuid() or not shutil.which("mount"):

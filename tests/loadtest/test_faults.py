@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from loadtest.faults import pieces, stores
 from loadtest.faults.history import Enqueued, History, Ran, Settled, check
+from loadtest.faults.run import QUICK, Run
+from loadtest.processes import RunFailed
+from loadtest.report import Progress
 
 NOW = 1_000.0
 FAULTS = ("kill a server", "kill the store")
@@ -58,3 +64,27 @@ def test_a_dead_letter_without_a_reason_is_a_loss() -> None:
     history = sound()
     history.dead["e"] = ""
     assert check(history, FAULTS)["lost"] == ["e"]
+
+
+@pytest.mark.parametrize(("name", "remedy"), [("clock", "apt install faketime"), ("disk", "run it as root")])
+def test_a_scenario_that_cannot_run_here_names_the_remedy(
+    name: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "_CLOCK_FOLDERS", ())
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(RunFailed, match=remedy):
+        Run.of(name, 1, tmp_path, "always", QUICK, Progress())
+
+
+def test_pieces_of_a_file_are_added_up(tmp_path: Path) -> None:
+    into, row = tmp_path / "kills.jsonl", {"attempted": 9, "acked": 8, "lost": 1, "doubled": 2, "stale refused": 3}
+    assert pieces.read(into) == []
+    for seed, recovery_s in ((7, [1.0, 2.0]), (8, [9.0])):
+        faults = {"kill the store": {"times": len(recovery_s), **row}}
+        piece = {"seed": seed, "commit": "abc", "date": "2026-11-29", "faults": faults, "broken": [], "dead": 5}
+        line = json.dumps({**piece, "recovery_s": {"kill the store": recovery_s}})
+        into.write_text(f"{into.read_text() if into.exists() else ''}{line}\n")
+    table = pieces.table(pieces.read(into))
+    assert table.rows == [[name, 3, 18, 16, 2, 4, 6, 2.0, 9.0] for name in ("kill the store", "all")]
+    assert "3 kills in 2 pieces (seeds 7 to 8" in table.title
+    assert table.note == "broken rules: none; dead letters: 10"
