@@ -11,6 +11,12 @@ def place_of(queue: str, partition: str) -> str:
     return f"{queue}/{partition}" if partition else queue
 
 
+def split_place(place: str) -> tuple[str, str]:
+    """Return a place's queue, and its partition (empty if the queue has one only)."""
+    queue, _, partition = place.partition("/")
+    return queue, partition
+
+
 def queue_of(place: str) -> str:
     """Return the queue that has a place."""
     return place.partition("/")[0]

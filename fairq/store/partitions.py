@@ -18,7 +18,7 @@ from zlib import crc32
 from redis.crc import key_slot
 
 from fairq.errors import BadRequest
-from fairq.model.places import partition_of, place_of, queue_of
+from fairq.model.places import partition_of, place_of, queue_of, split_place
 from fairq.model.queues import SETTING_RANGES
 from fairq.model.rules import QUEUE
 from fairq.store.topology import SLOTS
@@ -48,7 +48,7 @@ def place_in(places: Places, tenant: str) -> str:
 
 def check_place(place: str, field: str) -> str:
     """Return the name of a queue, or of one of its places. Raises: BadRequest."""
-    queue, tag = queue_of(str(place)), partition_of(str(place))
+    queue, tag = split_place(str(place))
     QUEUE.check(queue, field)
     partitions = tag.partition(".")[0]
     if tag and not (partitions in _SEVERAL and place in places_of(queue, int(partitions))):

@@ -209,11 +209,9 @@ class QueueCapacity:
             worker.account.reserved -= share
         return shares
 
-    def set_weight(self, weight: float, competing: float = 0) -> None:
-        """Note the queue's weight, as `QueueAccounts.set_weight` does: slots of shared workers are divided by it."""
-        self.weight = weight
-        if self.shared:
-            self.accounts.set_weight(self.queue, weight, turn_time(), competing)
+    def apply_weight(self, competing: float = 0) -> None:
+        """Divide the slots of shared workers by the queue's weight; `competing` as of `QueueAccounts.set_weight`."""
+        self.accounts.set_weight(self.queue, self.weight, turn_time(), competing)
 
     def changed(self, worker: Worker) -> None:
         """Note that a worker's room has changed."""

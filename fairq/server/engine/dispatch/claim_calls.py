@@ -145,14 +145,17 @@ class ClaimCalls:
     def _note(self, claim: Claim, now: float) -> None:
         """Note what a claim says about times and the queue."""
         self.clock.set(claim.now_ms, now)
-        self.capacity.set_weight(claim.queue_weight, claim.tenants_weight)
+        self.capacity.weight = claim.queue_weight
+        if self.capacity.shared:
+            self.capacity.apply_weight(claim.tenants_weight)
         self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
         if claim.tick_in_ms is not None:
             self.ticker.tick_within(self.place, claim.tick_in_ms)
         if claim.leases:
             self.store.claimed(self.place, claim)
             self.ticker.tick_within(self.place, claim.lease_ms)
-            _warn_of_endless(self.queue, claim.leases)
+            if not all(map(_limit_of, claim.leases)):
+                _warn_of_endless(self.queue, claim.leases)
         if self.claiming.is_empty and self.emptied:
             self.emptied.unpark_all()
 
@@ -166,8 +169,6 @@ class ClaimCalls:
 
 def _warn_of_endless(queue: str, leases: Sequence[Lease]) -> None:
     """Warn of tasks without a limit of attempts at each tenth of them: nothing else ends them, and none is buried."""
-    if all(map(_limit_of, leases)):
-        return
     for lease in leases:
         if not lease.max_attempts and lease.attempt % _WARN_EVERY == 0:
             log.warning("a task without a limit of attempts goes on", queue=queue, task=lease.id, attempt=lease.attempt)

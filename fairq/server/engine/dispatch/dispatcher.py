@@ -181,7 +181,7 @@ class Dispatcher:
         """Start to give tasks to workers that serve other queues, too."""
         self.capacity.shared.append(pool)
         self.room = self.capacity
-        self.capacity.set_weight(self.capacity.weight)
+        self.capacity.apply_weight()
         pool.on_change[self.place] = self.look
 
     def look(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from itertools import chain
 
 from fairq.model.tasks import Lease
-from fairq.server.engine.dispatch.capacity import Worker, free_of
+from fairq.server.engine.dispatch.capacity import Worker
 from fairq.store.task_calls import Claim
 
 
@@ -26,7 +26,9 @@ def hand_out(
         is_other = i >= len(shares)
         if is_other and places >= len(leases):
             break
-        if worker in workers and not (is_other and worker in shares) and (free := free_of(worker)):
+        if worker not in workers or (is_other and worker in shares):
+            continue
+        if (free := worker.account.free) and worker.may_take:  # as `free_of`: a task's way to its worker is short
             room.append((-free, i, worker))
             places += free
     heapq.heapify(room)

@@ -18,7 +18,7 @@ from fairq.io.sockets import is_over
 from fairq.io.taskless import Taskless
 from fairq.io.transport import PIECE_BYTES
 from fairq.io.turns import Gate, turn_time
-from fairq.model.places import partition_of, queue_of
+from fairq.model.places import split_place
 from fairq.model.tasks import Lease
 from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.net.tenant_load import RETRY_MS
@@ -62,8 +62,8 @@ class SocketConnection(Connection):
 
     def push(self, place: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
         """Give leased tasks to the worker, at once: it begins while the rest of the turn goes on."""
-        attached_ms, partition = self.attached_ms(claimed_at), partition_of(place)
-        self.session.push(queue_of(place), lease_ms, leases, run_timeout_ms, attached_ms, partition)
+        queue, partition = split_place(place)
+        self.session.push(queue, lease_ms, leases, run_timeout_ms, self.attached_ms(claimed_at), partition)
         self.transport.send_now()
         self.account.lease(place, leases, lease_ms / 1000, turn_time())
         self._wake_in_time()
