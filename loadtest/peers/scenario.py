@@ -43,7 +43,7 @@ async def environments(progress: Progress, *, quick: bool) -> tuple[list[tuple[P
 
 def _is_ours(name: str) -> bool:
     """True if lost tasks fail the run: those of fairq and the yardstick; peers' are only reported."""
-    return name.startswith(("fairq", "raw"))
+    return name.startswith(("fairq", "raw")) or name.endswith(", fairq")
 
 
 async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -> dict[str, Any]:
