@@ -157,29 +157,6 @@ def test_a_batch_succeeds_once_when_its_last_dead_task_was_replayed(queue: Queue
     Keyspace(queue).check()
 
 
-@pytest.mark.parametrize("how", ["cancelled", "purged", "forgotten"])
-def test_a_batch_does_not_succeed_without_a_task(queue: Queue, how: str) -> None:
-    assert dead_in_batch(queue, success="good") == (1, 2)
-    if how == "forgotten":
-        queue.now += DAY
-        queue.tick()
-        assert words(queue.call("replay", "bad1", "bad2", "none")) == ["batch_gone", "batch_gone", "gone"]
-    else:
-        assert words(queue.call("replay", "bad1")) == ["ok"]
-        queue.cancel("bad1") if how == "cancelled" else end_next(queue, "reject")
-        queue.call("purge", "bad1")
-        assert words(queue.call("replay", "bad2")) == ["ok"]
-        end_next(queue, "ack")
-        assert counts(queue) == (2, how == "purged")
-    assert not succeeded(queue)
-    for lease in queue.claim(10):
-        queue.end("ack", lease)
-    queue.now += DAY
-    queue.tick()
-    Keyspace(queue).check()
-    assert queue.tenant("ada").bytes == 0, "the callback has no room any more"
-
-
 def read(queue: Queue, callback: Leased) -> list[list[object]]:
     """Read the pages of a batch's results."""
     pages, cursor = list[list[object]](), b""

@@ -44,19 +44,6 @@ def test_tenants_have_the_names_that_products_give_them(queue: Queue) -> None:
     assert [queue.tenant(tenant).ready for tenant in tenants] == [2] * 5
 
 
-def test_of_a_calls_replacements_the_last_one_stays_as_if_each_had_come_alone(queue: Queue) -> None:
-    queue.enqueue("ada", "old", dedupe_key="k")
-    assert queue.enqueue("ada", "a", "b", "c", dedupe_key="k", replace=1) == ["replaced"] * 3
-    assert [queue.state(id) for id in ("old", "a", "b", "c")] == ["cancelled"] * 3 + ["ready"]
-    assert queue.enqueue("ada", "d", "a", dedupe_key="k") == ["duplicate c\nready", "duplicate\ncancelled"]
-    queue.call("set_limits", "ada", "queued", 1)
-    assert queue.enqueue("ada", "e", "f", dedupe_key="k", replace=1, delay=5) == ["replaced"] * 2, "they take its room"
-    queue.advance(5)
-    queue.tick()
-    assert [lease.id for lease in queue.claim(5)] == ["f"]
-    assert queue.enqueue("ada", "g", "h", dedupe_key="k", replace=1) == ["duplicate f\nleased"] * 2, "it runs"
-
-
 def test_a_replacement_takes_the_bytes_that_the_replaced_task_leaves(queue: Queue) -> None:
     queue.enqueue("ada", "a", dedupe_key="k")
     most = queue.tenant("ada").bytes + 2 * bytes_of_id("a")  # but for the ids, which are remembered
@@ -116,13 +103,6 @@ def test_a_key_of_a_period_is_free_once_its_task_can_run_no_more(queue: Queue, h
     queue.tick()
     assert queue.enqueue("ada", "third", dedupe_key="k") == (["duplicate other\nready"] if is_free else ["ok"])
     Keyspace(queue).check()
-
-
-def test_a_task_that_is_cancelled_frees_no_key_of_another_one(queue: Queue) -> None:
-    queue.enqueue("ada", "a", dedupe_key="k", dedupe_period=HOUR, delay=5)
-    assert queue.enqueue("ada", "b", dedupe_key="k", dedupe_period=HOUR, replace=1) == ["replaced"]
-    assert queue.cancel("a") == ["gone"]
-    assert queue.enqueue("ada", "c", dedupe_key="k") == ["duplicate b\nready"]
 
 
 @pytest.mark.parametrize("batch", ["", "b"])

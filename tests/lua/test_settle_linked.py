@@ -66,13 +66,6 @@ def test_a_task_that_was_cancelled_meanwhile_is_done_with_what_follows_it(queue:
     assert [queue.state(id) for id in "ab"] == ["done", "ready"]
 
 
-def test_the_next_of_a_chain_has_the_dedupe_key_of_the_last(queue: Queue) -> None:
-    queue.link(leased(queue, dedupe_key="k"), packed_link("b", dedupe_key="k"))
-    assert queue.state("b") == "ready"
-    assert queue.enqueue("ada", "c", dedupe_key="k") == ["duplicate b\nready"]
-    Keyspace(queue).check()
-
-
 def test_a_key_that_is_held_by_another_or_for_a_period_is_held(queue: Queue) -> None:
     queue.enqueue("ada", "holder", dedupe_key="k", delay=99)
     queue.link(

@@ -1,4 +1,4 @@
-"""Planted bugs of a client's session: each is put into a module's text, and the state machine must come upon it.
+"""Planted bugs of sessions: each is put into a module's text, and its state machine must come upon it.
 
 `python -m tests.wire.planted NAME` ends with code 1 if it does.
 """
@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from types import CodeType
 from typing import NamedTuple
 
 from hypothesis import Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 
 class Bug(NamedTuple):
@@ -27,6 +28,7 @@ _ORDER = "(exchange.number, exchange))\n\n    def put_off"
 _TOO_LONG = 'chunk.call.finish(error=TooLarge(message, field="payload"))'
 _OPEN = "if self.is_open and self._resume_at is None:"
 _GROWS = "min(self.max_reconnect_s, RECONNECT_BASE_S * 2"
+_REPEATED = "self.session.settlements[self.line].extendleft(reversed(self.settlements))\n"
 _LOST = "        self.under_way -= 1\n        self.in_doubt = True\n"
 BUGS = {
     name: Bug(module, text, instead)
@@ -57,6 +59,9 @@ BUGS = {
             "a call wakes its caller twice": ("if not self.is_done:\n", "if True:\n"),
             "a call that may have been done ends as unavailable": ("self.under_way or self.in_doubt", "self.under_way"),
             "a lost call is not in doubt": (_LOST, "        self.under_way -= 1\n"),
+        },
+        "settlements": {
+            "a settlement without an answer is forgotten": (_REPEATED, "pass\n"),
         },
         "pauses": {"a pause goes on for ever": ("while self._ends and self._ends[0][0] <= now:", "while False:")},
     }.items()
@@ -90,11 +95,12 @@ def plant(bug: Bug) -> None:
 def is_found(bug: Bug) -> bool:
     """True if the state machine fails with a bug."""
     plant(bug)
-    from .test_client_machine import ClientMachine
-
+    is_workers = bug.module in ("settlements", "worker_session")
+    machine = import_module("tests.wire.test_joined" if is_workers else "tests.wire.test_client_machine")
+    tested: type[RuleBasedStateMachine] = machine.JoinedMachine if is_workers else machine.ClientMachine
     try:
         run_state_machine_as_test(
-            ClientMachine,
+            tested,
             settings=settings(
                 max_examples=300, derandomize=True, database=None, deadline=None, phases=[Phase.generate]
             ),

@@ -194,6 +194,19 @@ class JoinedMachine(RuleBasedStateMachine):
             self.working[task.id] = task.lease
         self.flush()
 
+    @rule()
+    @precondition(lambda self: self.to_server or self.to_worker)
+    def talk(self) -> None:
+        """Have both take in all frames, and those that these call forth."""
+        self.talk_on()
+
+    def talk_on(self) -> None:
+        while self.to_server or self.to_worker:
+            if self.to_server:
+                self.server_reads(False)
+            if self.to_worker:
+                self.worker_reads()
+
     @rule(count=st.integers(1, 4))
     def enqueue(self, count: int) -> None:
         """Have tasks become ready."""
@@ -264,11 +277,7 @@ class JoinedMachine(RuleBasedStateMachine):
         for second in range(200):
             if not self.is_connected:
                 self.connect()
-            while self.to_server or self.to_worker:
-                if self.to_server:
-                    self.server_reads(False)
-                if self.to_worker:
-                    self.worker_reads()
+            self.talk_on()
             is_at_rest = not self.worker.unsettled and self.worker.sent_credit == self.worker.credit
             if self.worker.is_attached and is_at_rest and second > LEASE_S:
                 break

@@ -159,22 +159,6 @@ def test_a_traceback_for_which_a_message_has_no_room_is_left_out() -> None:
     assert end.only()["settlements"] == [{"action": "nack", "id": "a", "lease": 1, "delay_ms": 5, "error": "no"}]
 
 
-def test_settlements_are_repeated_until_they_are_answered(end: WorkerEnd) -> None:
-    end.push("a", "b")
-    end.ack("a", "b")
-    end.refuse(end.only(), "unavailable")
-    assert end.sent() == []
-    end.pass_time(1)
-    assert ids(end.only()) == ["a", "b"]
-    end.disconnect()
-    end.attach()
-    frame = end.only()
-    assert ids(frame) == ["a", "b"]
-    end.reply(frame, outcomes=["gone", "stale"])
-    assert end.session.holding == 0
-    assert end.session.refused_settlements == [HeldLease("q", "b", 1)]
-
-
 def test_an_answer_that_does_not_fit_settles_nothing(end: WorkerEnd) -> None:
     end.push("a", "b")
     end.ack("a", "b")
