@@ -11,6 +11,7 @@ from functools import partial, wraps
 from itertools import takewhile
 from typing import Any, TypeVar, cast
 
+from fairq.errors import BadRequest
 from fairq.io.scopes import run_all
 from fairq.model.checks import owner_of
 from fairq.store.partitions import Places, place_in
@@ -128,8 +129,11 @@ async def walk(
 ) -> tuple[list[Any], str]:
     """Read about `count` rows from a cursor on, place after place; returns them, and where to go on (empty: the end).
 
-    `read(place, cursor, count)` does the same in one place; its cursors are numbers, and empty at the end.
+    `read(place, cursor, count)` does the same in one place; its cursors are numbers, and empty at the end. Raises:
+    BadRequest for a cursor that is none.
     """
+    if not (cursor or "0").isdecimal() or not cursor.isascii():
+        raise BadRequest("invalid cursor: use the one of the previous page", field="cursor")
     inner, at = divmod(int(cursor or 0), len(places))
     rows: list[Any] = []
     while at < len(places) and len(rows) < count:

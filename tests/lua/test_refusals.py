@@ -238,6 +238,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request tenant": [("q", name, 1) for name in NAMES if name],
         "bad_request queue": [(name, "ada", 1) for name in SCHEDULES],
         "bad_request quota": [("q", "ada", quota) for quota in (-1, 1.5, "nan", "inf", "many", 1_000_001)],
+        "bad_request partitions": [("q", "ada", 1, count) for count in (0, 65, 1.5, "nan", "many")],
         "quota_exceeded queues": [("q", "ada", 0)],
     },
     "history": {
