@@ -48,7 +48,7 @@ BUGS = {
             "a frame has too many tasks": ("left = self.limits.batch, min", "left = 500, min"),
             "special tasks take one place": ("places - task.places", "places - 1"),
             "outcomes go to another call": ("outcomes[at : at + size]", "outcomes[:size]"),
-            "a call ends before all of its tasks": ("if not call.missing:", "if True:"),
+            "a call ends before all of its tasks": ("if call.missing:\n", "if False:\n"),
             "an answer to a call that was given up breaks the session": ("elif not call.is_done:", "else:"),
             "a call that was given up is sent": ("if chunk.call.is_done:\n     ", "if False:\n     "),
             "a bad call is not set apart": ("or not isinstance(error, Retryable)", "or False"),
