@@ -16,8 +16,8 @@
 -- Validate first, write last: `refuse` may be called only before the first write.
 
 local SHARE_TIME, SHARE_COUNT = 0, 1
--- setting of a queue -> its default; fairq/wire/VERBS.md says what each means. `partitions` stands here only so that the
--- version of the settings covers it (base/versions.lua): the registry says how many a queue has (service/registry.lua).
+-- setting of a queue -> its default; fairq/wire/VERBS.md says what each means. `partitions` is here only so that the
+-- version of the settings covers it (base/versions.lua): the registry has how many there are (service/registry.lua).
 local DEFAULTS = {
   share = SHARE_TIME, lease_ms = 30000, max_attempts = 25, retry_base_ms = 1000, retry_cap_ms = 3600000, reserve = 0,
   dead_keep_ms = 1209600000, dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0,

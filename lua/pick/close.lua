@@ -1,6 +1,15 @@
 -- needs: accounts, calls, charges, reserve, seats
 --
 -- Closing a call: writes all its changes, each value once.
+--
+-- Which section writes what, in this order:
+--
+--   before the close   the tasks, with their runs, leases and places: tasks/ and verbs/, each as it decides
+--   seats              who is eligible, and in which seat or on the wake list: `class:<class>`, `wake`
+--   limits             the tenants that are out of tokens, and until when: `parked`
+--   accounts           the tenants that the call touched: `accounts` and what belongs to them
+--   reserve            the tenants that have nothing running: `idle`
+--   calls              the queue's record, `queue`; then the notifications, which may be lost
 
 -- Seats and writes the tenants that the call touched. Notifies servers that wait for work, unless the caller claims it
 -- at once. If that claim is lost, they find the work at their next ticks.
@@ -29,6 +38,6 @@ end
 function close.go_on(call)
   call.notify = false
   close.call(call)
-  call.notify = nil  -- all servers, as in other calls
+  call.notify = nil  -- back to the default of a call: the claim notifies all servers
   call.touched, call.moved_tags, call.to_wake, call.messages, call.readied = {}, false, false, false, false
 end

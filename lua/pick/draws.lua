@@ -100,7 +100,8 @@ end
 
 -- Looks at tenants: each that can be served is a candidate, once. Returns how many of them are due.
 local function look_at(call, round, tags, due_until)
-  local seen, times, of_time, compare, due, n = round.seen, round.times, round.of_time, round.compare, 0, #round.times
+  local times, of_time, compare, due, n = round.times, round.of_time, round.compare, 0, #round.times
+  local is_seen, next_of_same_time = round.is_seen, round.next_of_same_time
   local kept, known, opened, unpack_some = round.kept, call.packed, call.accounts, struct.unpack
   accounts.read(call, tags)
   if call.queue.limited == 1 then
@@ -108,7 +109,7 @@ local function look_at(call, round, tags, due_until)
   end
   for i = 1, #tags do
     local tag = tags[i]
-    if seen[tag] == nil then
+    if not is_seen[tag] then
       local account, time, step, room = opened[tag], nil, nil, nil
       if not account then
         local packed = known[tag]
@@ -117,9 +118,10 @@ local function look_at(call, round, tags, due_until)
         time, step, room = compare(account.weight, account.base, account.starts, account.estimate, account.leased,
           account.loan, account.ready)
       end
-      seen[tag] = time and of_time[time] or false
+      is_seen[tag] = true
       if time then
         n = n + 1
+        if of_time[time] then next_of_same_time[tag] = of_time[time] end
         times[n], of_time[time] = time, tag
         kept = kept + room
         if room > 0 or time <= due_until + step / 2 then due = due + 1 end
@@ -132,14 +134,16 @@ end
 
 -- Looks at as many tenants as the round may need. Running leases count at their estimate, which puts tenants ahead of
 -- the clock: on average by `ahead` for each of these leases. The round may serve the tenants in `times`, from `next`
--- on: their virtual times, in order. `of_time` maps a time to a tenant's tag. `seen` maps a tag to another one of the
--- same time, or to false. `kept` of the wanted picks are reserved for tenants with room in their shares.
+-- on: their virtual times, in order. `of_time` maps a time to a tenant's tag, and `next_of_same_time` that tag to
+-- another one of the same time. `is_seen` has all tags that were looked at. `kept` of the wanted picks are reserved for
+-- tenants with room in their shares.
 function draws.look(call, round)
   local queue, line, wanted, tags = call.queue, draws.read_line(call), round.wanted, {}
   if line.tenants == 0 then return end
   local is_shared_by_time = queue.share == SHARE_TIME and queue.weight_sum > 0
   round.slots_per_weight = is_shared_by_time and (queue.running + wanted) / queue.weight_sum or 0
-  round.compare, round.seen, round.of_time = accounts.comparison(call, round.slots_per_weight), {}, {}
+  round.compare = accounts.comparison(call, round.slots_per_weight)
+  round.is_seen, round.of_time, round.next_of_same_time = {}, {}, {}
   local ahead = is_shared_by_time and call.mean / 2 / queue.weight_sum or 0
   local due_until = queue.level + queue.running * ahead
   if line.tenants <= math.max(FEW, LOOKS * wanted) then
@@ -167,7 +171,7 @@ function draws.take(call, round)
   local time = round.times[round.next]
   while time do
     local tag = round.of_time[time]
-    round.next, round.of_time[time] = round.next + 1, round.seen[tag]
+    round.next, round.of_time[time] = round.next + 1, round.next_of_same_time[tag]
     if round.wanted - round.count > round.kept then return tag end
     if draws.has_room(round, accounts.at(call, tag)) then return tag end
     time = round.times[round.next]
@@ -184,7 +188,7 @@ end
 -- A tenant has been served, and has more tasks. It comes again at its new virtual time, behind the others of that time.
 -- `room`: how many picks are kept for it.
 function draws.give_back(round, tag, time, room)
-  local times, of_time, seen, place = round.times, round.of_time, round.seen, round.next
+  local times, of_time, next_of_same_time, place = round.times, round.of_time, round.next_of_same_time, round.next
   local latest, behind = times[round.most], #times + 1
   if latest and time >= latest and room == 0 then return end
   while place < behind do
@@ -192,12 +196,12 @@ function draws.give_back(round, tag, time, room)
     if times[middle] < time then place = middle + 1 else behind = middle end
   end
   table.insert(times, place, time)
-  seen[tag] = false
+  next_of_same_time[tag] = nil
   local last = of_time[time]
   if not last then
     of_time[time] = tag
     return
   end
-  while seen[last] do last = seen[last] end
-  seen[last] = tag
+  while next_of_same_time[last] do last = next_of_same_time[last] end
+  next_of_same_time[last] = tag
 end

@@ -82,9 +82,9 @@ end
 
 -- Notes in a run of the tenant why the task has failed, or is put off.
 function leases.set_error(call, account, run, message)
-  local text = errors.fit(call, account, message, run.error)
-  local more = errors.bytes_of(text) - errors.bytes_of(run.error)
-  run.error, run.bytes = text, run.bytes + more
+  local kept = errors.fit(call, account, message, run.error)
+  local more = errors.bytes_of(kept) - errors.bytes_of(run.error)
+  run.error, run.bytes = kept, run.bytes + more
   accounts.add_bytes(call, account, more)
 end
 
@@ -150,8 +150,8 @@ function leases.extend(call, id, is_taken)
   return run
 end
 
--- Drops a bundle: no task is leased under its deadline any more.
-function leases.empty(call, lease)
+-- Drops what a bundle holds without an extension: no task is leased under its deadline any more.
+function leases.drop_unextended(call, lease)
   local bundle = leases.bundle(call, lease)
   if bundle then
     bundle.left, bundle.together, bundle.is_changed = math.max(bundle.left - bundle.together, 0), 0, true

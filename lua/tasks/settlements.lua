@@ -10,13 +10,13 @@
 --   reject   dead at once, `rejected`                                                      counts
 --   release  delayed by delay_ms (empty: back at the head of its tenant's list)            does not: the last moves up
 --   reap     back at the head, after later attempts delayed; `lease_lost` after the last   counts
---   lose     as reap; its worker's process died, and others ran in it (lost_leases.lua)    counts
---   lose_alone  as lose, but no other ran in it: dead too after its last lost lease        counts
+--   lose     as reap, and a lost lease counts: its process died, and ran others too        counts
+--   lose_alone  as lose, but its process ran no other: dead too after the last lost lease  counts
 --   extend   (the lease goes on)                                                           -
 --   take     as extend, by another connection than before                                  -
 --
 -- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease
--- makes it cancelled: forgotten, its id remembered so.
+-- makes it cancelled: forgotten, its id remembered so. lost_leases.lua explains `lose` and `lose_alone`.
 
 -- Writes what is left of tasks that the call has ended.
 function settlements.write(call)
@@ -105,8 +105,8 @@ function ACTIONS.release(call, account, id, delay, message)
 end
 
 -- After the first attempt that counts there is no delay: most workers die of something else. After later ones, failures
--- included, there is one, so that a task that kills its workers does not kill one after the other. `counts(run)` counts a lost lease, and returns whether
--- it was the last one allowed.
+-- included, there is one, so that a task that kills its workers does not kill one after the other. `counts(run)` counts a
+-- lost lease, and returns whether it was the last one allowed.
 local function lose(call, account, id, counts)
   local run = end_run(call, id, leases.REAPED)
   local is_over = counts and counts(run) or is_last_attempt(run)

@@ -3,11 +3,11 @@
 --
 -- The verb `claim`: the fair pick (pick/README.md), and the lease that is written in the same atomic step.
 --
--- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the line stays true), take their tasks,
--- seat the tenants that were emptied. All of that only reads; then comes one block of writes (`write_claim`), so that
--- any error leaves the queue unchanged. A second round is needed when the first served all there was outside the wake
--- list (a tenant that is served from there takes a slot only afterwards), when picks found no task, or when none of the
--- tenants that it looked at has more.
+-- A claim works in rounds: pick tenants (none leaves its seat meanwhile, so the line of seats stays true), take their
+-- tasks, seat the tenants that were emptied. All of that only reads; then comes one block of writes (`write_claim`), so
+-- that any error leaves the queue unchanged. A second round is needed when the first served all there was outside the
+-- wake list (a tenant that is served from there takes a seat only afterwards), when picks found no task, or when none
+-- of the tenants that it looked at has more. (pick/README.md explains seats, their line, and the wake list.)
 --
 -- If a picked task has expired, the pick goes to the tenant's next task. If the first LATE_PER_TENANT have all expired,
 -- the claim passes the tenant over while others can be served, and its virtual time is at least a task ahead of the
@@ -17,8 +17,9 @@
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
 -- A run in two parts: the first is the same for all tasks of a claim with the same features.
-local BEGUN, REST = RUN.format:match('^<.......'), '<' .. RUN.format:match('^<.......(.*)')
-local HEAD = 10  -- values of the reply before the leases
+local RUN_HEAD, RUN_REST = RUN.format:match('^<.......'), '<' .. RUN.format:match('^<.......(.*)')
+-- Places in the reply of the values that are known only at the end of a claim, and how many stand before the leases.
+local LEASE_AT, RESULT_IDS_AT, TICK_AT, KEPT_OUT_AT, WEIGHT_SUM_AT, ALONE_AT, HEAD = 3, 4, 5, 6, 9, 10, 10
 local LEASES_PER_CALL = 150  -- even if the limit is higher; servers ask for no more
 local LATE_PER_CALL = 64     -- expired tasks, after which a claim leaves the rest to the next
 local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
@@ -39,10 +40,10 @@ end
 -- Collects a picked task that has expired. Its pick goes to the tenant's next task, up to a bound. `account.ready` must
 -- count only tasks that the pick can get, not those put back for lack of room: so nothing is buried once the reply is
 -- full.
-local function bury(call, round, i, claim, id, last_run)
-  local tag, late, pending = round.tenants[i], claim.late, round.pending + 1
+local function bury(call, round, i, taking, id, last_run)
+  local tag, late, pending = round.tenants[i], taking.late, round.pending + 1
   local account = accounts.at(call, tag)
-  table.insert(table_in(claim, 'expiring'), id)
+  table.insert(table_in(taking, 'expiring'), id)
   late[#late + 1], late[account] = {account = account, id = id, run = last_run}, (late[account] or 0) + 1
   if account.ready > 0 and late[account] < LATE_PER_TENANT then
     picks.skip(call, account)
@@ -54,42 +55,39 @@ local function bury(call, round, i, claim, id, last_run)
 end
 
 -- Handles a picked task that is not leased now: it has expired, or the reply is full and it goes back.
-local function leave(call, round, i, claim, id, last_run)
-  if claim.bytes < PAGE_BYTES and #claim.late < LATE_PER_CALL then return bury(call, round, i, claim, id, last_run) end
+local function leave(call, round, i, taking, id, last_run)
+  if taking.bytes < PAGE_BYTES and #taking.late < LATE_PER_CALL then
+    return bury(call, round, i, taking, id, last_run)
+  end
   picks.unpick(call, round, i, 1)
-  table.insert(table_in(claim, 'returned'), {account = accounts.at(call, round.tenants[i]), id = id})
-end
-
--- The beginning of the runs of tasks with these features.
-local function begun_with(call, claim, features)
-  return struct.pack(BEGUN, claim.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms)
+  table.insert(table_in(taking, 'returned'), {account = accounts.at(call, round.tenants[i]), id = id})
 end
 
 -- Records the options of a leased task, and adds it to the reply's ids if its result is kept.
-local function note_asking(call, claim, id)
-  local kept = claim.out[4]
-  table.insert(table_in(claim, 'asking'), id)
+local function note_asking(call, taking, id)
+  local kept = taking.out[RESULT_IDS_AT]
+  table.insert(table_in(taking, 'asking'), id)
   if task_options.of(call, id).result_ttl > 0 then kept[#kept + 1] = id end
 end
 
 -- Adds a task to the reply's ids if it runs alone, by its last run, in an attempt that is its last one or not.
-local function note_alone(call, claim, id, run, is_last)
-  if lost_leases.runs_alone(call.queue, run.lost_leases, is_last) then table.insert(claim.out[HEAD], id) end
+local function note_alone(call, taking, id, run, is_last)
+  if lost_leases.runs_alone(call.queue, run.lost_leases, is_last) then table.insert(taking.out[ALONE_AT], id) end
 end
 
 -- Handles the options of a task with features. Returns its record as it stands in the reply.
-local function note_features(call, claim, id, record, features)
-  if has_options(features) then note_asking(call, claim, id) end
+local function note_features(call, taking, id, record, features)
+  if has_options(features) then note_asking(call, taking, id) end
   if features < IS_LARGE then return record end
   record = records.whole(call, id, record)
-  claim.bytes = claim.bytes + #record
+  taking.bytes = taking.bytes + #record
   return record
 end
 
 -- Leases the tasks of these ids unless they have expired. An entry without a task, or with a leased one, is dropped: an
 -- earlier call failed between its writes. The picks that have no task yet stay in the round.
-local function lease_round(call, round, ids, claim)
-  local leased, new_runs, out, begun, begun_for = claim.ids, claim.runs, claim.out, nil, nil
+local function lease_round(call, round, ids, taking)
+  local leased, new_runs, out, packed_head, packed_head_of = taking.ids, taking.runs, taking.out, nil, nil
   local found, runs, n = records.of(call, ids), redis.call('HMGET', call.prefix .. 'runs', unpack(ids)), #leased
   round.pending = 0
   if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
@@ -106,16 +104,19 @@ local function lease_round(call, round, ids, claim)
     end
     if not features or last_run and is_left_over(call, id, last_run) then
       picks.unpick(call, round, i, 0)
-    elseif claim.bytes >= PAGE_BYTES or expires_at > 0 and expires_at <= call.sure then
-      leave(call, round, i, claim, id, last_run)
+    elseif taking.bytes >= PAGE_BYTES or expires_at > 0 and expires_at <= call.sure then
+      leave(call, round, i, taking, id, last_run)
     else
-      if features > 0 then record = note_features(call, claim, id, record, features) end
-      if more ~= '' then note_alone(call, claim, id, last_run, 0 < last and last <= attempt) end
-      if expires_at > 0 then table.insert(table_in(claim, 'expiring'), id) end
-      if features ~= begun_for then begun, begun_for = begun_with(call, claim, features), features end
+      if features > 0 then record = note_features(call, taking, id, record, features) end
+      if more ~= '' then note_alone(call, taking, id, last_run, 0 < last and last <= attempt) end  -- has lost_leases
+      if expires_at > 0 then table.insert(table_in(taking, 'expiring'), id) end
+      if features ~= packed_head_of then
+        packed_head_of = features
+        packed_head = struct.pack(RUN_HEAD, taking.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms)
+      end
       n = n + 1
       leased[n], new_runs[2 * n - 1] = id, id
-      new_runs[2 * n] = begun .. struct.pack(REST, bytes, round.tenants[i], attempt, uncounted,
+      new_runs[2 * n] = packed_head .. struct.pack(RUN_REST, bytes, round.tenants[i], attempt, uncounted,
         max_attempts, expires_at, #more, more) .. message
       local at = HEAD + 4 * n
       out[at - 3], out[at - 2], out[at - 1], out[at] = id, attempt, last, record
@@ -141,21 +142,21 @@ local function put_back(call, returned)
 end
 
 -- The one block of writes of a claim.
-local function write_claim(call, claim)
-  if #claim.ids > 0 then leases.write_new(call, claim.lease, claim.name, claim.ids, claim.runs) end
-  if claim.expiring then write('ZREM', call.prefix .. 'expiring', claim.expiring) end
+local function write_claim(call, taking)
+  if #taking.ids > 0 then leases.write_new(call, taking.lease, taking.name, taking.ids, taking.runs) end
+  if taking.expiring then write('ZREM', call.prefix .. 'expiring', taking.expiring) end
   takes.write(call)
   picks.write_woken(call)
-  if claim.returned then put_back(call, claim.returned) end
-  if #claim.late > 0 then bury_late(call, claim.late) end
-  if claim.asking then
-    for _, id in ipairs(claim.asking) do batches.count_running(call, id, 1) end
+  if taking.returned then put_back(call, taking.returned) end
+  if #taking.late > 0 then bury_late(call, taking.late) end
+  if taking.asking then
+    for _, id in ipairs(taking.asking) do batches.count_running(call, id, 1) end
   end
 end
 
 -- Gives the leases of an earlier claim with this name again, renewed. Returns whether there are any.
-local function recall(call, claim)
-  local field = redis.call('HGET', call.prefix .. 'claims', claim.name)
+local function recall(call, taking)
+  local field = redis.call('HGET', call.prefix .. 'claims', taking.name)
   local bundle = field and leases.bundle(call, tonumber(field))
   if not bundle then return false end
   local ids, deadline, lease = leases.ids_of(bundle), text(call.at + call.queue.lease_ms), tonumber(field)
@@ -164,30 +165,30 @@ local function recall(call, claim)
   for i, id in ipairs(ids) do
     local run = leases.run_of(call, id)
     if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
-      if has_options(run.features) then note_asking(call, claim, id) end
+      if has_options(run.features) then note_asking(call, taking, id) end
       if run.is_extended == 1 then redis.call('ZADD', call.prefix .. 'extended', deadline, id) end
       local last = leases.last_attempt(run.max_attempts, run.uncounted_attempts)
-      note_alone(call, claim, id, run, 0 < last and last <= run.attempt)
+      note_alone(call, taking, id, run, 0 < last and last <= run.attempt)
       for _, value in ipairs({id, run.attempt, last, records.whole(call, id, found[i])}) do
-        claim.out[#claim.out + 1] = value
+        taking.out[#taking.out + 1] = value
       end
     end
   end
-  if #claim.out == HEAD then return false end
-  claim.lease = lease
+  if #taking.out == HEAD then return false end
+  taking.lease = lease
   redis.call('ZADD', call.prefix .. 'leases', 'XX', deadline, field)
   return true
 end
 
 -- The head of the reply: the facts about the queue.
-local function reply_of(call, claim)
-  local out, blocked = claim.out, call.queue.blocked
-  if #out > HEAD then out[3] = claim.lease end
-  out[5], out[9] = call.unpark_at or -1, call.queue.weight_sum
+local function reply_of(call, taking)
+  local out, blocked = taking.out, call.queue.blocked
+  if #out > HEAD then out[LEASE_AT] = taking.lease end
+  out[TICK_AT], out[WEIGHT_SUM_AT] = call.unpark_at or -1, call.queue.weight_sum
   if blocked > 0 then
-    out[6] = {'', blocked, call.now, call.now}
+    out[KEPT_OUT_AT] = {'', blocked, call.now, call.now}
   elseif call.kept_out then
-    out[6] = {unpack(call.kept_out)}
+    out[KEPT_OUT_AT] = {unpack(call.kept_out)}
   end
   return out
 end
@@ -195,22 +196,22 @@ end
 -- Runs rounds until the claim has as many tasks as it asks for, or there are no more. When only tenants that were
 -- passed over are left, they are looked at again. Returns how many rounds there were, and whether only kept slots are
 -- left.
-local function fill(call, claim)
-  local queue, limit, rounds, only_reserve_left = call.queue, claim.limit, 0, false
+local function fill(call, taking)
+  local queue, limit, rounds, only_reserve_left, round, is_empty = call.queue, taking.limit, 0, false, nil, nil
   call.wake, call.passed_over = {read = 0, unserved = {}, again = {}}, {}
-  while #claim.ids < limit and queue.blocked == 0 and queue.servable > 0 and rounds < ROUNDS
-      and #claim.late < LATE_PER_CALL and call.costly < COSTLY_PER_CALL and claim.bytes < PAGE_BYTES
+  while #taking.ids < limit and queue.blocked == 0 and queue.servable > 0 and rounds < ROUNDS
+      and #taking.late < LATE_PER_CALL and call.costly < COSTLY_PER_CALL and taking.bytes < PAGE_BYTES
       and not only_reserve_left do
     if rounds > 0 then seats.seat_all(call) end
-    local round, is_empty, is_kept = picks.round(call, limit - #claim.ids)
+    round, is_empty, only_reserve_left = picks.round(call, limit - #taking.ids)
     while round.count > 0 do
       local ids = picks.take(call, round)
-      if round.count > 0 then lease_round(call, round, ids, claim) end
+      if round.count > 0 then lease_round(call, round, ids, taking) end
     end
     if is_empty and next(call.passed_over) then
       call.passed_over = {}
     else
-      rounds, only_reserve_left = rounds + 1, is_kept
+      rounds = rounds + 1
     end
   end
   return rounds, only_reserve_left
@@ -229,28 +230,27 @@ function claim.read(call, args)
 end
 
 -- Carries a claim out, and closes the call if anything has changed. Returns the reply.
-function claim.carry_out(call, claim)
-  local queue = call.queue
-  local has_changed = claim.slots ~= queue.slots
-  queue.slots, call.proven_slots = claim.slots, queue.leased + claim.limit
-  local rounds, only_reserve_left = fill(call, claim)
-  local is_short = #claim.ids < claim.limit
+function claim.carry_out(call, taking)
+  local queue, has_changed = call.queue, taking.slots ~= call.queue.slots
+  queue.slots, call.proven_slots = taking.slots, queue.leased + taking.limit
+  local rounds, only_reserve_left = fill(call, taking)
+  local is_short = #taking.ids < taking.limit
   if rounds > 0 or has_changed or is_short and queue.hungry == 0 then
-    write_claim(call, claim)
+    write_claim(call, taking)
     batch_ends.finish(call)
     if is_short then  -- there may be more tasks behind many that have expired: the server claims again
       queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not only_reserve_left
     end
     close.call(call)
   end
-  return reply_of(call, claim)
+  return reply_of(call, taking)
 end
 
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
 --   argv  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an earlier call under this name
---         may have been carried out: its leases are given once more, and nothing else  6 the server's own time in ms
---         (may be empty or left out): see calls.confirm  7 how many slots are attached to the queue, over all servers,
---         for the reserve (may be empty or left out: as many as before)
+--         may have been carried out: if any of its leases is open, these are given again and nothing new; if none is,
+--         this is a new claim  6 the server's own time in ms (may be empty or left out): see calls.confirm  7 how
+--         many slots are attached to the queue, over all servers, for the reserve (empty or left out: as before)
 --   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of tasks with a
 --         kept result, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a

@@ -121,9 +121,9 @@ local function serve(call, round, account, is_drawn)
   end
 end
 
--- Serves drawn tenants as `serve` does, the next ones first, while their accounts can stay packed: they have slots and
--- more than one task, they compete, and their details do not matter. The last one that the round knows is served as
--- often as it can be at once.
+-- Serves drawn tenants, the next ones first, with the same result as `serve`, without unpacking their accounts: while
+-- they have seats and more than one task, they compete, and their details do not matter. The last one that the round
+-- knows is served as often as it can be at once.
 local function serve_packed(call, round)
   local queue, at, packed, touched, level = call.queue, call.at, call.packed, call.touched, call.queue.level
   local times, of_time, place, wanted, count = round.times, round.of_time, round.next, round.wanted, round.count
@@ -137,7 +137,7 @@ local function serve_packed(call, round)
       struct.unpack(NAMED, account)
     if is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then break end
     local has_room = weight * slots_per_weight - leased >= 1
-    place, of_time[time] = place + 1, round.seen[tag]
+    place, of_time[time] = place + 1, round.next_of_same_time[tag]
     time = times[place]
     if has_room or wanted - count > kept then
       if has_room then kept = kept - 1 end
@@ -175,7 +175,8 @@ function picks.round(call, wanted)
   local is_full = queue.reserve > 0 and reserve.is_full(call)
   local is_plain = queue.share == SHARE_TIME and queue.limited + queue.reserve + queue.loans == 0
   local round = {wanted = wanted, most = wanted + queue.loans, times = {}, next = 1, compare = false,
-    slots_per_weight = 0, kept = 0, of_time = false, seen = false, woken = woken, next_woken = 1, popped = #woken,
+    slots_per_weight = 0, kept = 0, of_time = false, next_of_same_time = false, is_seen = false,
+    woken = woken, next_woken = 1, popped = #woken,
     tenants = {}, names = {}, moves = {}, count = 0}
   if queue.servable > 0 and not is_full then draws.look(call, round) end
   while round.count < wanted and queue.servable > 0 and call.costly < COSTLY_PER_CALL do

@@ -73,7 +73,7 @@ end
 --         error, traceback (may be empty, and is kept if the task is dead); for release: delay_ms (may be empty),
 --         error; for reject: error, traceback
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
---         | "stale" (the lease was lost: another one owns or owned the task)
+--         | "stale" (the lease was lost: it was reaped, given to another, or its task ended otherwise)
 --         | "cancelled" (extended, but the task was cancelled: its owner shall stop);
 --         for take, behind "ok " and "cancelled ", how often the lease was taken over (1 to 255, then 1), and how
 --         long it lasts (ms). Fewer than leases where those are too much for one call: the rest is unchanged.

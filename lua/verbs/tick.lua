@@ -75,7 +75,7 @@ local function live_in(call, number)
       live[#live + 1] = id
     end
   end
-  if #live == 0 then leases.empty(call, number) end
+  if #live == 0 then leases.drop_unextended(call, number) end
   return live, #ids
 end
 
