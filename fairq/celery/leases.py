@@ -184,11 +184,11 @@ class Leases(Driver):
         for lease in work.lost:
             if lease not in work.cancelled:
                 self._say(log.warning, "lost the lease of a task, which may run again", **_named(lease))
-        for lease in work.refused_settlements:
+        for lease in work.stale_settlements:
             self._say(log.warning, "too late: the lease was lost before", **_named(lease))
         self.cancelled.extend(work.cancelled)
         work.has_renewed = False
-        for noted in (work.lost, work.cancelled, work.refused_settlements):
+        for noted in (work.lost, work.cancelled, work.stale_settlements):
             noted.clear()
         if self._is_leaving and not work.holding and (work.is_quiet or not work.is_attached):
             self._end.finish()

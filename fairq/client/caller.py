@@ -10,7 +10,11 @@ from fairq.wire.calls import Call
 
 
 class Caller(Protocol):
-    """Makes calls and waits for them. Its methods raise RuntimeError where the client may not be used."""
+    """Makes calls and waits for them. Its methods raise RuntimeError where the client may not be used.
+
+    `Driver` (client/driver.py; for threads sync/driver.py) asks a server, `MemoryCaller` (testing/caller.py) a queue in
+    memory.
+    """
 
     @property
     def max_payload_bytes(self) -> int:

@@ -69,8 +69,10 @@ class Client(ScheduleRequests):
         timeout: float | None = None,
         **options: Unpack[TaskOptions],
     ) -> EnqueuedTask:
-        """Enqueue one task; it is durable when this returns. With an `id` of yours a repeated call makes no second.
+        """Enqueue one task; it is durable when this returns.
 
+        Without `id` the SDK makes one, and sends it again if an answer is lost. Give an `id` if you may repeat the
+        call: it is remembered for a minute after the task has ended.
         `tenant`, for producers: the task's tenant; its id is then the full one, `<tenant>/<id>`.
         Raises: BadRequest, TooLarge, QuotaExceeded, StoreFull, Unavailable, OutcomeUnknown.
         """

@@ -122,9 +122,9 @@ class Runners:
                 running[0].scope.cancel()
         session.lost.clear()
         session.cancelled.clear()
-        for lease in session.refused_settlements:
+        for lease in session.stale_settlements:
             log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, lease=lease.lease)
-        session.refused_settlements.clear()
+        session.stale_settlements.clear()
 
     def settled(self, queue: str, settlements: Sequence[Settlement], answers: Sequence[str], error: str = "") -> None:
         """Note the server's answers to settlements, or that there will be none."""
@@ -217,7 +217,7 @@ class Runners:
     def _is_ahead(self) -> bool:
         """True if the server would not count one more task as begun, should this worker die.
 
-        The server counts the oldest `most_begun` tasks without a settlement as begun: see `attach` in PROTOCOL.md.
+        The server counts the oldest `most_begun` tasks without a settlement as begun: see *Prefetch* in wire/VERBS.md.
         """
         session = self.driver.session
         return 0 < session.most_begun <= len(self.running) + session.unsent

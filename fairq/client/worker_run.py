@@ -232,7 +232,7 @@ class WorkerRun:
     def _on_change(self) -> None:
         """React to lost leases and connections, and to the end of work when stopping."""
         session = self.driver.session
-        if session.has_renewed or session.lost or session.refused_settlements or not session.is_connected:
+        if session.has_renewed or session.lost or session.stale_settlements or not session.is_connected:
             self.runners.follow_leases()
         if self.rest is not None and not session.holding:
             self.rest.set()

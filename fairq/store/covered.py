@@ -1,8 +1,24 @@
 """Covered enqueues: a claim of the same server takes their tasks, so no other server is notified.
 
-They are held until the dispatcher decides, at the end of the turn. Then the last of them and the claim leave as one
-command (`enqueue_and_claim`), which shares one turn of the store and its fsync; the others leave right before it. If no
-claim leaves after all, each leaves on its own, and all servers are notified.
+An enqueue is covered if a claim is *promised* to it: one that leaves in the same turn, with room for all its tasks that
+are ready at once. It is promised if all of this holds:
+
+- The queue is known to be registered, and workers of this server take tasks of it: the place of the tenant has a
+  dispatcher here.
+- No claim of that dispatcher is under way.
+- Enough places are free for a claim to leave now (server/engine/dispatch/claiming.py).
+- There are places for all tasks that have arrived since the last claim left, and one claim may take as many.
+
+Otherwise the enqueue is sent at once, and the store notifies the servers that it names.
+
+Who sends what is held here:
+
+- `Calls._put` holds the command of a covered enqueue, in place of sending it (calls.py).
+- The dispatcher decides at the end of the turn. If it claims, `TaskCalls.claim` sends the last of the held enqueues and
+  the claim as one command, `enqueue_and_claim`, which shares one turn of the store and its fsync; the others leave
+  right before it.
+- If no claim leaves after all, since the room has gone, the dispatcher sends each on its own. Then all servers are
+  notified.
 """
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ def _added_slot(one: Slot, two: Slot) -> Slot:
 
 
 def _added_row(one: Row, two: Row) -> Row:
-    sums = {name: getattr(one, name) + getattr(two, name) for name in Row._fields if name not in ("tenant", "waits")}
+    added = {name: getattr(one, name) + getattr(two, name) for name in Row._fields if name not in ("tenant", "waits")}
     waits = dict(one.waits)
     for bucket, count in two.waits.items():
         waits[bucket] = waits.get(bucket, 0) + count
-    return one._replace(waits=waits, **sums)
+    return one._replace(waits=waits, **added)

@@ -119,7 +119,8 @@ class TaskCalls(Calls):
         """Lease up to `limit` ready tasks by the fair pick, at most 150.
 
         `slots`: how many are attached (None: as many as before). `name` stands in the leases, and is the claim's id:
-        after OutcomeUnknown, claim `again` under the same name, which returns the leases of the first call again.
+        after OutcomeUnknown, claim `again` under the same name: if any lease of that name is still open, those are
+        given again and nothing new; if none is, this is a new claim.
         `covered`: enqueues that leave with it. Cancelled: the leases expire by themselves.
         """
         args = (name, limit, "again" if again else "", wall_ms(), "" if slots is None else slots)
@@ -139,7 +140,7 @@ class TaskCalls(Calls):
 
     @of_tasks(attrgetter("id"))
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
-        """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.
+        """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone`, `stale` or `cancelled` (extended).
 
         More work than one call may do (many failures, or tasks with options) is divided among several calls.
         """

@@ -8,10 +8,12 @@ from typing import Any
 from attrs import define
 
 from fairq.errors import BadFrame, FairqError, OutcomeUnknown, Retryable, TooLarge, Unavailable, from_code
+from fairq.model.tasks import NewTask
 from fairq.wire.pauses import Key
 
 REFUSED = "refused"  # the outcome of a task if its tenant was refused; the reply's `refusals` say why
 FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
+_MAX_NAMED = 10  # tasks in a message
 
 
 @define(eq=False)
@@ -23,6 +25,7 @@ class Call:
     is_done: bool = False
     result: Any = None
     error: FairqError | None = None
+    tasks: Sequence[NewTask] = ()  # of an enqueue; its result is an outcome for each, None until it comes
     missing: int = 0  # outcomes still to come
     under_way: int = 0  # frames without an answer
     in_doubt: bool = False  # part of it was done, or may have been; once it is done: by a frame without an answer
@@ -52,11 +55,17 @@ class Call:
     def give_up(self, trouble: str) -> None:
         """Fail at the deadline: OutcomeUnknown if it may have been done, else the last refusal or Unavailable."""
         if self.under_way or self.in_doubt:
-            of = f" for {self.missing} of {len(self.result)} tasks" if self.missing else ""
+            of = f" for {self._unanswered()}" if self.missing else ""
             self.finish(error=OutcomeUnknown(f"no answer in time{of}; the request may have been done"))
         else:
             why = f"no connection to the server in time; nothing was done ({trouble or 'no welcome'})"
             self.finish(error=self.last_refusal or Unavailable(why))
+
+    def _unanswered(self) -> str:
+        """Count and name the tasks of an enqueue that have no outcome yet."""
+        ids = [task.id for task, outcome in zip(self.tasks, self.result, strict=True) if outcome is None]
+        more = f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
+        return f"{len(ids)} of {len(self.tasks)} tasks ({', '.join(ids[:_MAX_NAMED])}{more})"
 
 
 class Exchange:
@@ -85,7 +94,7 @@ class Exchange:
         """Handle a refusal."""
 
     def lost(self) -> None:
-        """Send the frame again on the next connection, since this one ended without an answer."""
+        """Handle the end of the connection, without an answer: subclasses put back what the next one sends again."""
 
     def unsent(self, error: TooLarge, now: float) -> None:
         """Handle a frame that was too large to be sent."""

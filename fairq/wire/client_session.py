@@ -1,8 +1,8 @@
 """The client's end of a connection, across reconnects: calls, their deadlines, and resending.
 
-Every call is idempotent on ids that its caller chose, so a call without an answer is sent again on the next
-connection. After a refusal, one frame of the queue is sent outside the window, MAX_APART in all: a server needs seconds
-to notice that its store is away.
+Every call is idempotent on ids that are fixed before it is first sent, so a call without an answer is sent again on the
+next connection. After a refusal, one frame of the queue is sent outside the window, MAX_APART in all: a server needs
+seconds to notice that its store is away.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class ClientSession(Session):
 
         A producer's tasks have full ids, all of one tenant. `lease`: the lease of the handler that enqueues them.
         """
-        call = self._remember(Call(deadline, result=[None] * len(tasks), missing=len(tasks)))
+        call = self._remember(Call(deadline, result=[None] * len(tasks), tasks=tasks, missing=len(tasks)))
         if not call.is_done:
             tenant = owner_of(lease.id if lease else tasks[0].id)
             kind = "enqueue_from" if lease else "enqueue"

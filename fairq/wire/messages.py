@@ -235,7 +235,7 @@ class Attach(Request):
 
 @frozen
 class Credit(Request):
-    """Change how many tasks the worker holds at most."""
+    """Change how many leases the worker may hold."""
 
     credit: Annotated[int, CREDIT]
 

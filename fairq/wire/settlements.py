@@ -67,7 +67,7 @@ class SettleExchange(Exchange):
             session.alone.pop(key, None)
         session.settled(self.queue, self.settlements, outcomes)
         if "stale" in outcomes:
-            session.refused_settlements += [
+            session.stale_settlements += [
                 HeldLease(self.queue, settlement.id, settlement.lease)
                 for settlement, outcome in zip(self.settlements, outcomes, strict=True)
                 if outcome == "stale" and settlement.action != "release"

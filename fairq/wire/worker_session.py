@@ -85,19 +85,19 @@ class _ExtendExchange(Exchange):
         for lease, outcome in zip(self.leases, outcomes, strict=True):
             self.session.renewed(lease, outcome, self.sent_at)
 
-    # refused or lost: tried again a little later, see `expire`
+    # refused or lost: sent again a little later, since `_renew` has set when
 
 
 @define(eq=False)
 class WorkerSession(ClientSession):
     """A worker's session.
 
-    The driver reads and reports `lost` and `refused_settlements` (too late).
+    The driver reads and reports `lost` and `stale_settlements` (too late).
     """
 
     worker: str = ""
     queues: Sequence[str] = ()
-    credit: int = 1  # how many tasks it holds at most; 0: it gets no more, and those that it holds go on
+    credit: int = 1  # how many leases it may hold; 0: it gets no more, and those that it holds go on
     most_begun: int = 0  # how many of these may have begun, as the server counts; 0: all
     started_at_ms: int = 0  # 0: its name is not kept across restarts
     settled: Callable[[str, Sequence[Settlement], Sequence[str]], None] = _ignore  # queue, outcomes
@@ -113,7 +113,7 @@ class WorkerSession(ClientSession):
     shortest_s: float = field(default=float("inf"), init=False)  # lease since nothing was held
     lost: list[HeldLease] = field(factory=list, init=False)
     cancelled: set[HeldLease] = field(factory=set, init=False)  # those of `lost` that were cancelled
-    refused_settlements: list[HeldLease] = field(factory=list, init=False)
+    stale_settlements: list[HeldLease] = field(factory=list, init=False)
     has_renewed: bool = field(default=False, init=False)  # since the driver has set it back
     clock: ServerClock = field(factory=ServerClock, init=False)
     watch: Watch = field(factory=Watch)

@@ -105,8 +105,8 @@ function ACTIONS.release(call, account, id, delay, message)
 end
 
 -- After the first attempt that counts there is no delay: most workers die of something else. After later ones, failures
--- included, there is one, so that a task that kills its workers does not kill one after the other. `counts(run)` counts a
--- lost lease, and returns whether it was the last one allowed.
+-- included, there is one, so that a task that kills its workers does not kill one after the other. `counts(run)` counts
+-- a lost lease, and returns whether it was the last one allowed.
 local function lose(call, account, id, counts)
   local run = end_run(call, id, leases.REAPED)
   local is_over = counts and counts(run) or is_last_attempt(run)

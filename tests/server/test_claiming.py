@@ -57,24 +57,24 @@ def test_a_notification_during_a_claim_that_finds_nothing_is_not_lost() -> None:
 @pytest.mark.parametrize("phase", [Phase.BUSY, Phase.CLAIMING, Phase.IN_DOUBT])
 def test_tasks_are_promised_to_no_claim_but_one_that_leaves_at_once(phase: Phase) -> None:
     claiming = waiting()
-    assert claiming.cover(2, 3, OFFERED, PACE_S)
-    assert not claiming.cover(2, 3, OFFERED, PACE_S), "two of the three places are promised"
-    assert not waiting().cover(1, 3, OFFERED, 0.0), "it waits for its turn"
+    assert claiming.promise_claim(2, 3, OFFERED, PACE_S)
+    assert not claiming.promise_claim(2, 3, OFFERED, PACE_S), "two of the three places are promised"
+    assert not waiting().promise_claim(1, 3, OFFERED, 0.0), "it waits for its turn"
     claiming = waiting()
     claiming.phase = phase
-    assert not claiming.cover(1, 3, OFFERED, PACE_S)
+    assert not claiming.promise_claim(1, 3, OFFERED, PACE_S)
 
 
 def test_with_half_of_the_credit_free_tasks_are_promised_to_the_claim_that_leaves_before_its_time() -> None:
     claiming = waiting()
-    assert claiming.cover(1, OFFERED // 2, OFFERED, 0.0)
+    assert claiming.promise_claim(1, OFFERED // 2, OFFERED, 0.0)
     assert claiming.step(1, OFFERED, 0.0)[0] is Step.CLAIM, "another queue has taken the rest since"
 
 
 def test_a_promise_that_cannot_be_kept_is_none_any_more() -> None:
     for spoil in ("room", "stop", "doubt"):
         claiming = waiting()
-        claiming.cover(2, 3, OFFERED, PACE_S)
+        claiming.promise_claim(2, 3, OFFERED, PACE_S)
         claiming.is_stopping = spoil == "stop"
         if spoil == "doubt":
             claiming.phase = Phase.IN_DOUBT
@@ -85,10 +85,10 @@ def test_a_promise_that_cannot_be_kept_is_none_any_more() -> None:
 
 def test_a_claim_with_a_promise_keeps_it() -> None:
     claiming = waiting()
-    claiming.cover(2, 3, OFFERED, PACE_S)
+    claiming.promise_claim(2, 3, OFFERED, PACE_S)
     assert claiming.step(2, OFFERED, PACE_S)[0] is Step.CLAIM
     claiming.sent()
-    assert claiming.covered == 0
+    assert claiming.arrived == 0
     claiming.answered(False, PACE_S)
     assert claiming.step(0, OFFERED, 1.0)[0] is Step.SLEEP, "nothing is promised any more"
 
@@ -109,7 +109,7 @@ def test_in_doubt_the_same_claim_leaves_again_whatever_is_free_but_not_at_the_en
 
 def test_one_more_is_wanted_than_are_expected() -> None:
     claiming = waiting(is_empty=True)
-    claiming.cover(3, 9, OFFERED, PACE_S)
+    claiming.promise_claim(3, 9, OFFERED, PACE_S)
     assert claiming.wanted(OFFERED) == 4
     claiming.notify()
     assert claiming.wanted(OFFERED) == FEW_TASKS
@@ -121,8 +121,8 @@ def test_one_more_is_wanted_than_are_expected() -> None:
 )
 def test_a_claim_leaves_half_of_the_credit_to_the_next_one(offered: int, most: int) -> None:
     assert waiting().wanted(offered) == most
-    assert waiting().cover(most, offered + most, offered, PACE_S)
-    assert not waiting().cover(most + 1, offered + most, offered, PACE_S), "one claim cannot take them all"
+    assert waiting().promise_claim(most, offered + most, offered, PACE_S)
+    assert not waiting().promise_claim(most + 1, offered + most, offered, PACE_S), "one claim cannot take them all"
 
 
 def test_who_was_called_first_passes_on_if_there_may_be_more() -> None:

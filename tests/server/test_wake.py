@@ -130,9 +130,9 @@ async def test_what_a_server_was_woken_for_in_vain_others_find(
 async def test_more_tasks_than_a_server_has_slots_for_wake_all(server_store: str) -> None:
     async with several(server_store) as each:
         assert each.near.app.worker_registry.elsewhere.choose("q", 1) in {server.app.name for server in each.servers}
-        assert str(each.near.app.queues.cover("q", "ada", 1)).startswith("wake ")
-        assert each.near.app.queues.cover("q", "ada", 3) == "all"
-        assert each.near.app.queues.cover("another", "ada", 1) == "all"
+        assert str(each.near.app.queues.promise_claim("q", "ada", 1)).startswith("wake ")
+        assert each.near.app.queues.promise_claim("q", "ada", 3) == "all"
+        assert each.near.app.queues.promise_claim("another", "ada", 1) == "all"
 
 
 @pytest.mark.parametrize("goes", ["to another queue", "with its worker"])
@@ -155,7 +155,7 @@ async def test_tasks_whose_room_has_gone_are_announced_to_the_others(goes: str, 
         covered: list[str | Covered] = []
 
         async def put(queue: str) -> None:
-            covered.append(one.app.queues.cover(queue, "ada", 1))
+            covered.append(one.app.queues.promise_claim(queue, "ada", 1))
             if goes == "with its worker":
                 worker.account.credit = 0  # as of one that drains, or has gone
             await one.app.store.enqueue(queue, "ada", [NewTask("ada/new", b"1")], notify=covered[-1])

@@ -245,6 +245,15 @@ def test_a_call_refused_with_an_unknown_outcome_stays_in_doubt(end: End) -> None
     assert isinstance(call.error, OutcomeUnknown)
 
 
+def test_an_enqueue_in_doubt_names_the_tasks_that_have_no_outcome(end: End) -> None:
+    few, many = end.enqueue("a", "b", timeout=3), end.enqueue(*map(str, range(12)), timeout=3)
+    end.sent()
+    end.pass_time(3)
+    for call, named in (few, "2 of 2 tasks (a, b)"), (many, "12 of 12 tasks (0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more)"):
+        assert isinstance(call.error, OutcomeUnknown)
+        assert named in call.error.message
+
+
 def test_a_call_that_times_out_has_no_error_of_another_that_shared_its_frame(end: End) -> None:
     bad, good = end.enqueue("bad", timeout=9), end.enqueue("good", timeout=1)
     end.refuse(end.only(), "bad_request")

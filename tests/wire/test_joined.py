@@ -135,9 +135,9 @@ class JoinedMachine(RuleBasedStateMachine):
             self.lost.add((lease.id, lease.lease))
             if self.working.get(lease.id) == lease.lease:
                 del self.working[lease.id]
-        self.refused |= {(lease.id, lease.lease) for lease in self.worker.refused_settlements}
+        self.refused |= {(lease.id, lease.lease) for lease in self.worker.stale_settlements}
         self.worker.lost.clear()
-        self.worker.refused_settlements.clear()
+        self.worker.stale_settlements.clear()
         assert self.worker.fatal is None
         if self.worker.is_timed_out and self.is_connected:
             self.cut()

@@ -146,15 +146,15 @@ class Queues:
         if place in self.dispatchers:
             self.dispatchers[place].notify()
 
-    def cover(self, queue: str, tenant: str, tasks: int) -> str | Covered:
-        """Claim tasks of a tenant that are about to be enqueued, if workers of this server have room for all of them.
+    def promise_claim(self, queue: str, tenant: str, tasks: int) -> str | Covered:
+        """Return which servers the store notifies of a tenant's tasks that are about to be enqueued.
 
-        Returns which servers the store notifies: none (`Covered`: they leave with the claim), `wake <server>` or `all`.
+        None if a claim is promised to them (`Covered`: store/covered.py), `wake <server>` or `all`. Sends nothing.
         """
         places = self.store.registry.known.get(queue, ())
         place = place_in(places, tenant) if len(places) > 1 else queue
         dispatcher = self.dispatchers.get(place)
-        if dispatcher and places and (covered := dispatcher.cover(tasks)):
+        if dispatcher and places and (covered := dispatcher.promise_claim(tasks)):
             return covered
         server = self.server if dispatcher and dispatcher.has_room else self.elsewhere.choose(queue, tasks)
         return f"wake {server}" if server else "all"

@@ -15,9 +15,8 @@ round together, and while one of the store, the server and the workers has them 
 A claim that returns fewer tasks than it asked for shows that the queue is empty, unless something was notified after it
 had left.
 
-Tasks that are about to be enqueued are *covered* if the next claim has room for all of them: it follows the enqueue at
-once, and no other server is notified of them (they are *promised*). If the room goes, the promise does too, and all
-servers are notified.
+Tasks that are about to be enqueued may be *promised* a claim: it leaves with their enqueue, and no other server is
+notified of them (store/covered.py). If the room goes, the promise does too, and all servers are notified.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ class Claiming:
     phase: Phase = field(default=Phase.BUSY, init=False)
     is_stopping: bool = field(default=False, init=False)
     is_empty: bool = field(default=False, init=False)
-    covered: int = field(default=0, init=False)  # tasks that the next claim must take
+    arrived: int = field(default=0, init=False)  # tasks since the last claim left: the next one should take them all
     _is_first: bool = field(default=False, init=False)  # the next claim leaves before the other servers look
     _was_first: bool = field(default=False, init=False)  # the claim under way is such a first one
-    promised: int = field(default=0, init=False)  # of the covered tasks, how many no other server is notified of
+    promised: int = field(default=0, init=False)  # of the arrived tasks, how many no other server is notified of
     _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _is_notified: bool = field(default=False, init=False)  # since the claim under way has left
     _left_at: float = field(default=0.0, init=False)  # when `step` was asked last, so when the claim under way has left
@@ -78,11 +77,14 @@ class Claiming:
         """Return how many places must be free for a claim to leave now: half of the credit, until its time comes."""
         return 1 if now >= self._next_at else min(offered / 2, MOST_TASKS)
 
-    def cover(self, tasks: int, free: int, offered: int, now: float) -> bool:
-        """Count tasks that are about to be enqueued; returns whether a claim for all of them leaves in this turn."""
+    def promise_claim(self, tasks: int, free: int, offered: int, now: float) -> bool:
+        """Count these tasks for the next claim; if it leaves this turn with room for all, promise that it takes them.
+
+        Sends nothing.
+        """
         expected = self._expected
         self.notify()
-        self.covered += tasks
+        self.arrived += tasks
         self._expected = None if expected is None else expected + tasks
         has_places = free >= self.places(offered, now) and self.has_room(free, offered)
         if self.phase is not Phase.WAITING or not has_places:
@@ -91,8 +93,8 @@ class Claiming:
         return True
 
     def has_room(self, free: int, offered: int) -> bool:
-        """True if the next claim has room for all tasks that it must take."""
-        return self.covered <= min(free, _most(offered))
+        """True if the next claim has room for all tasks that have arrived since the last one left."""
+        return self.arrived <= min(free, _most(offered))
 
     def claim_first(self, free: int) -> bool:
         """Claim before the other servers look; returns whether there is any room."""
@@ -124,7 +126,7 @@ class Claiming:
     def sent(self) -> bool:
         """Record that a claim is sent; returns whether it repeats the last one after its answer was lost."""
         again = self.phase is Phase.IN_DOUBT
-        self.phase, self._is_notified, self.covered, self.promised = Phase.CLAIMING, False, 0, 0
+        self.phase, self._is_notified, self.arrived, self.promised = Phase.CLAIMING, False, 0, 0
         self._was_first, self._is_first = self._is_first, False
         if not again:
             self.first_left_at = self._left_at

@@ -100,22 +100,22 @@ class Dispatcher:
         if not is_waiting:
             self.capacity.wake()
 
-    def cover(self, tasks: int) -> Covered | None:
-        """Claim tasks that are about to be enqueued; if that claim leaves in this turn with all of them, return it.
+    def promise_claim(self, tasks: int) -> Covered | None:
+        """Count tasks that are about to be enqueued; if a claim is promised to them, return what holds their enqueue.
 
-        Then the enqueue leaves with it, and need not notify other servers.
+        The conditions are in store/covered.py. Sends nothing.
         """
         if self.capacity.shared:
             self._tell_waiting(True)
         now, offered = turn_time(), self.room.offered
-        enough = max(self.claiming.covered + tasks, math.ceil(self.claiming.places(offered, now)))
+        enough = max(self.claiming.arrived + tasks, math.ceil(self.claiming.places(offered, now)))
         before_sending(self._decide)
-        return self.covered if self.claiming.cover(tasks, self.room.free(enough), offered, now) else None
+        return self.covered if self.claiming.promise_claim(tasks, self.room.free(enough), offered, now) else None
 
     @property
     def has_room(self) -> bool:
-        """True if the next claim has room for all tasks that it must take."""
-        return self.claiming.has_room(self.room.free(self.claiming.covered), self.room.offered)
+        """True if the next claim has room for all tasks that have arrived since the last one left."""
+        return self.claiming.has_room(self.room.free(self.claiming.arrived), self.room.offered)
 
     def claim_first(self) -> bool:
         """Claim before the other servers look; returns whether there is any room."""

@@ -76,8 +76,9 @@ class AttachOrder(NamedTuple):
 class Connection:
     """A connected client.
 
-    `handle_request(connection, request)` carries a request out and returns the reply's body. `room_changed(connection)`
-    is called when a worker may be given more tasks: leases have expired, or its socket has taken all output.
+    `handle_request(connection, request)` (in verbs/table.py) carries a request out and returns the reply's body.
+    `room_changed(connection)` is called when a worker may be given more tasks: leases have expired, or its socket has
+    taken all output.
     """
 
     remote: str  # its address

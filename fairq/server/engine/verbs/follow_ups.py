@@ -16,7 +16,13 @@ from fairq.model.rules import QUEUE
 from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
-from fairq.server.engine.verbs.producers import cover, outcomes_part, refusals_part, store_for_tenants, tick_when_due
+from fairq.server.engine.verbs.producers import (
+    outcomes_part,
+    promise_claim,
+    refusals_part,
+    store_for_tenants,
+    tick_when_due,
+)
 from fairq.server.engine.verbs.request_scope import Body
 from fairq.server.engine.verbs.tasks import bare_outcome
 from fairq.wire import frames
@@ -143,6 +149,6 @@ async def _enqueue(app: App, queue: str, tasks: Sequence[NewTask]) -> None:
     """Store what follows one task in another queue. Raises: also if one would expire before it may start."""
     async with app.producers_calls:
         tenant = owner_of(tasks[0].id)
-        outcomes = await app.store.enqueue(queue, tenant, tasks, notify=cover(app, queue, tenant, tasks))
+        outcomes = await app.store.enqueue(queue, tenant, tasks, notify=promise_claim(app, queue, tenant, tasks))
     tick_when_due(app, queue, tasks)
     check_in_time(outcomes)

@@ -19,9 +19,9 @@ from fairq.store.covered import Covered
 from fairq.wire.calls import REFUSED
 
 
-def cover(app: App, queue: str, tenant: str, tasks: Sequence[NewTask]) -> str | Covered:
-    """Let tasks that are enqueued at once leave with a claim; returns which servers the store notifies."""
-    return app.queues.cover(queue, tenant, sum([not (task.delay_ms or task.start_at_ms) for task in tasks]))
+def promise_claim(app: App, queue: str, tenant: str, tasks: Sequence[NewTask]) -> str | Covered:
+    """Return which servers the store notifies of tasks; none if a claim is promised to those that are ready at once."""
+    return app.queues.promise_claim(queue, tenant, sum([not (task.delay_ms or task.start_at_ms) for task in tasks]))
 
 
 def tick_when_due(app: App, queue: str, tasks: Iterable[NewTask]) -> None:
@@ -55,7 +55,7 @@ async def store_for_tenants(
         await acquire(app.producers_calls, call)  # else a few producers' requests fill everybody's line to the store
         try:
             # Of several tenants the calls are sent together: a claim might come before the last of them.
-            notify = cover(app, queue, tenant, some) if is_alone else "all"
+            notify = promise_claim(app, queue, tenant, some) if is_alone else "all"
             own = await app.store.enqueue(queue, tenant, some, notify=notify, maker=maker)
         except FairqError as error:
             refusals[tenant] = error

@@ -11,7 +11,13 @@ from fairq.model.tasks import SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask
 from fairq.model.workers import LeaseKey
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
-from fairq.server.engine.verbs.producers import cover, outcomes_part, refusals_part, store_for_tenants, tick_when_due
+from fairq.server.engine.verbs.producers import (
+    outcomes_part,
+    promise_claim,
+    refusals_part,
+    store_for_tenants,
+    tick_when_due,
+)
 from fairq.server.engine.verbs.request_scope import Body, full_ids, own_tenant, tenant_of, wait_for, with_payload
 from fairq.store import keys
 from fairq.store.registry import PRODUCER
@@ -36,7 +42,7 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
         body = outcomes_part(outcomes) | refusals_part(refusals)
     else:
         tenant = connection.identity.tenant
-        outcomes = await app.store.enqueue(queue, tenant, tasks, notify=cover(app, queue, tenant, tasks))
+        outcomes = await app.store.enqueue(queue, tenant, tasks, notify=promise_claim(app, queue, tenant, tasks))
         body = outcomes_part([bare_outcome(outcome) for outcome in outcomes])
     tick_when_due(app, queue, request.tasks)
     return body
