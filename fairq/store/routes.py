@@ -130,7 +130,7 @@ async def walk(
     """Read about `count` rows from a cursor on, place after place; returns them, and where to go on (empty: the end).
 
     `read(place, cursor, count)` does the same in one place; its cursors are numbers, and empty at the end. Raises:
-    BadRequest for a cursor that is none.
+    BadRequest for an invalid cursor.
     """
     if not (cursor or "0").isdecimal() or not cursor.isascii():
         raise BadRequest("invalid cursor: use the one of the previous page", field="cursor")
