@@ -92,7 +92,8 @@ class Run:
         self._order = Random(f"{self.seed} order")
         self.traffic = Traffic(Random(f"{self.seed} traffic"), self.history)
         self.deeds = SCENARIOS[self.name].deeds(self.world)
-        self.only(*self._order.sample(sorted(self.deeds), min(self.sizes.kinds or len(self.deeds), len(self.deeds))))
+        kinds = Random(f"{self.seed} {self.name}")  # so that one seed chooses others for each scenario
+        self.only(*kinds.sample(sorted(self.deeds), min(self.sizes.kinds or len(self.deeds), len(self.deeds))))
 
     def only(self, *faults: str) -> None:
         """Do only these faults."""

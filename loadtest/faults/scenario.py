@@ -19,7 +19,7 @@ from loadtest.processes import RunFailed
 from loadtest.report import Progress, Table
 
 SEED_VARIABLE, MINUTES_VARIABLE = "FAIRQ_LOADTEST_SEED", "FAIRQ_LOADTEST_MINUTES"
-AT_ONCE = 3  # runs with `quick`, that wait most of the time
+AT_ONCE = 4  # runs with `quick`, that wait most of the time
 NAME_VARIABLE, ALL = "FAIRQ_LOADTEST_FAULTS", "all"
 KILLS_VARIABLE, INTO_VARIABLE = "FAIRQ_LOADTEST_KILLS", "FAIRQ_LOADTEST_INTO"
 
