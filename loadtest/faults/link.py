@@ -166,10 +166,10 @@ class _Passage:
 
     async def _bring(self, stream: trio.SocketStream, data: bytes | bytearray) -> None:
         await trio.sleep(self.link.delay_s)
-        piece = self.link.piece  # it may be healed meanwhile
-        for start in range(0, len(data), piece):
-            if not self.is_muted:
-                await stream.send_all(data[start : start + piece])
+        while data and not self.is_muted:
+            piece = self.link.piece  # when the link is healed, the rest goes at once
+            await stream.send_all(data[:piece])
+            data = data[piece:]
 
     def _end(self) -> None:
         if not self.is_muted:

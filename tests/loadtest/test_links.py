@@ -82,6 +82,19 @@ async def test_a_held_link_brings_all_when_it_is_healed() -> None:
         assert await stream.receive_some() == b"second"
 
 
+async def test_a_sliced_link_brings_the_rest_at_once_when_it_is_healed() -> None:
+    async with linked() as link, await talk(link) as stream:
+        link.piece = 1
+        sent = bytes(range(256)) * 200
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, sent)
+            came = await stream.receive_some(1)
+            link.heal()
+            while len(came) < len(sent):
+                came += await stream.receive_some()
+        assert came == sent
+
+
 async def test_a_link_is_cut_off_from_one_address_only() -> None:
     async with linked() as link, await talk(link) as near, await talk(link, FAR) as far:
         link.refused.add(FAR)
