@@ -239,7 +239,8 @@ class WorkerSession(ClientSession):
         if held is None or held[0] != settlement.lease:
             return False
         del leases[id]
-        self.settlements[place_of(queue, held[1].partition)].append(settlement)
+        partition = held[1].partition
+        self.settlements[place_of(queue, partition) if partition else queue].append(settlement)
         self.unsettled += 1
         return True
 
