@@ -22,6 +22,7 @@ from fairq.client.connect_steps import Servers
 from fairq.client.suspension import awake_clock
 from fairq.errors import FairqError
 from fairq.log import Log
+from fairq.model.places import queue_of
 from fairq.model.tasks import Settlement, leased_at_ms
 from fairq.sync.alarm import Alarm
 from fairq.sync.blocking import finish
@@ -152,7 +153,7 @@ class Leases(Driver):
             self._transport.abandon()  # without a farewell, which would give the leases back
             self._lose(time.monotonic())
         self.queues, work = queues, self._work
-        held = {queue for lines in (work.held, work.settlements) for queue, line in lines.items() if line}
+        held = {queue_of(line) for lines in (work.held, work.settlements) for line, some in lines.items() if some}
         work.queues = sorted({*queues, *held})
 
     def leave(self) -> None:
@@ -179,14 +180,15 @@ class Leases(Driver):
     def _proceed(self, now: float) -> None:
         super()._proceed(now)
         work = self._work
-        if work.has_renewed or work.lost:
-            self.alarm.ring()
+        has_news = work.has_renewed or bool(work.lost)
         for lease in work.lost:
             if lease not in work.cancelled:
                 self._say(log.warning, "lost the lease of a task, which may run again", **_named(lease))
         for lease in work.stale_settlements:
             self._say(log.warning, "too late: the lease was lost before", **_named(lease))
         self.cancelled.extend(work.cancelled)
+        if has_news:  # the main thread can see it now
+            self.alarm.ring()
         work.has_renewed = False
         for noted in (work.lost, work.cancelled, work.stale_settlements):
             noted.clear()
