@@ -108,4 +108,11 @@ def wait_for(condition: Callable[[], Any]) -> None:
 
 def get(result: Any) -> Any:
     """Wait for a result, for so long as a busy machine may take."""
-    return result.get(timeout=60, interval=0.02)
+    from kombu.exceptions import DecodeError  # the first tier has no kombu
+
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return result.get(timeout=60, interval=0.02)
+        except DecodeError:  # Celery's folder of results is read while a result is written
+            assert time.monotonic() < deadline
