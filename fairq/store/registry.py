@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import trio
@@ -79,21 +80,27 @@ class Registry:
     known: dict[str, Places] = field(factory=dict, init=False)  # the places of the queues that are known to exist
     on_places: Callable[[str, Places], None] = field(default=lambda _queue, _places: None, init=False)  # when learned
     offered_at: float = field(default=-math.inf, init=False)  # when a name was last searched for
-    _making: dict[str, trio.Lock] = field(factory=dict, init=False)  # of the queues that are being made
+    making: dict[str, trio.Lock] = field(factory=dict, init=False)  # of the queues that are being made
 
     async def make(self, queue: str, maker: str, *, is_unmade: bool = False, partitions: int = 1) -> Places:
         """Make a queue unless it exists; returns its places. `is_unmade`: the store says that it does not exist.
 
         `partitions`: of a new queue. Raises: QuotaExceeded; NotFound where only operators make queues.
         """
+        async with self._in_turn(queue):
+            return await self._make(queue, maker, is_unmade, partitions)
+
+    @asynccontextmanager
+    async def _in_turn(self, queue: str) -> AsyncIterator[None]:
+        """Let a queue's calls go on in the order in which they came; other queues do not wait for it."""
         await in_task()
-        lock = self._making.setdefault(queue, trio.Lock())
+        lock = self.making.setdefault(queue, trio.Lock())
         try:
-            async with lock:  # a queue's calls go on in the order in which they came; other queues do not wait for it
-                return await self._make(queue, maker, is_unmade, partitions)
+            async with lock:
+                yield
         finally:
             if not lock.locked():  # by a call that waited, either
-                self._making.pop(queue, None)
+                self.making.pop(queue, None)
 
     async def _make(self, queue: str, maker: str, is_unmade: bool, partitions: int) -> Places:
         if places := self.known.get(queue):
@@ -126,10 +133,11 @@ class Registry:
         """Name the places of a queue; of one that does not exist, as if it had one partition. Of a place: itself."""
         if is_partition(queue):
             return (queue,)
-        if places := self.known.get(queue):
+        if queue not in self.making and (places := self.known.get(queue)):  # else it would overtake those that wait
             return places
-        if places := await self._read_places(queue):
-            self._remember(queue, places)
+        async with self._in_turn(queue):  # behind a call that makes it
+            if places := self.known.get(queue) or await self._read_places(queue):
+                self._remember(queue, places)
         return places or (queue,)
 
     async def _read_places(self, queue: str) -> Places | None:

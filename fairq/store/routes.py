@@ -32,7 +32,8 @@ def _by(route: Route) -> Callable[[Verb], Verb]:
 
         @wraps(verb)
         def routed(store: Any, queue: str, *args: Any, **options: Any) -> Any:
-            if (places := store.registry.known.get(queue)) and len(places) == 1:
+            registry = store.registry
+            if not registry.making and (places := registry.known.get(queue)) and len(places) == 1:
                 return verb(store, queue, *args, **options)
             return find(store, queue, *args, **options)
 

@@ -78,7 +78,7 @@ def test_a_task_of_a_full_frame_costs_a_worker_few_calls_and_instructions(servic
     assert of_task.calls <= 23
     assert of_task.tasks == 0
     assert of_task.steps <= 0.05
-    assert of_task.instructions <= 730
+    assert of_task.instructions <= 800  # 700 to 775, by how full the frames come to be
 
 
 async def cost_of_a_task_of_a_full_frame(service: Service) -> Cost:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import trio
 from attrs import evolve
 from redis.crc import key_slot
 
@@ -274,3 +275,21 @@ async def test_a_repair_of_a_queue_repairs_all_places(store: Store) -> None:
     assert (repair.outcome, steps > len(places)) == ("done", True)
     assert (await store.queue("many")).ready == 50 * len(TENANTS)
     assert sum([len((await store.claim(place, "w", 150)).leases) for place in places for _ in range(5)]) == 450
+
+
+async def test_calls_for_a_queue_that_is_being_made_keep_their_order(store: Store) -> None:
+    """The second one finds it registered while the first one still makes it."""
+    outcomes: list[str] = []
+
+    async def put(id: str) -> None:
+        outcomes.extend(await store.enqueue("new", "ada", [NewTask(f"ada/{id}", b"1")]))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(put, "0")
+        while not await store.connection.call("HEXISTS", keys.QUEUES, "new"):
+            pass
+        for n in range(1, 5):
+            nursery.start_soon(put, str(n))
+            await trio.lowlevel.checkpoint()
+    assert outcomes == ["ok"] * 5
+    assert [task.id for task in await store.peek("new", "ada", 10)] == [f"ada/{n}" for n in range(5)]

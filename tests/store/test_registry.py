@@ -335,7 +335,7 @@ async def test_a_queue_that_is_slow_to_make_holds_up_no_other(store: Store, monk
             answers.set()
     assert sorted(ended[1:]) == ["first", "second"]
     assert [lease.id for lease in (await store.claim("slow", "c", 9)).leases] == ["first", "second"]
-    assert not store.registry._making
+    assert not store.registry.making
 
 
 async def test_what_is_known_of_queues_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,8 @@ class Queues:
 
         None if a claim is promised to them (`Covered`: store/covered.py), `wake <server>` or `all`. Sends nothing.
         """
-        places = self.store.registry.known.get(queue, ())
+        registry = self.store.registry
+        places = () if queue in registry.making else registry.known.get(queue, ())
         place = place_in(places, tenant) if len(places) > 1 else queue
         dispatcher = self.dispatchers.get(place)
         if dispatcher and places and (covered := dispatcher.promise_claim(tasks)):
