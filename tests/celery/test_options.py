@@ -172,6 +172,7 @@ def test_the_tasks_of_a_killed_worker_run_elsewhere(
             assert get(sent).startswith("other@")
 
 
+@pytest.mark.xfail(reason="fails at times behind other tests, cause not found yet", strict=False)
 def test_a_warm_shutdown_ends_what_runs_and_gives_back_what_does_not(
     shop: Any, variables: dict[str, str], acme: fairq.sync.Client, tmp_path: Path
 ) -> None:
