@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, or_
 from typing import Any
 
 from attrs import evolve
@@ -47,8 +47,9 @@ def one_queue(states: Sequence[QueueState]) -> QueueState:
 
 
 def sums(answers: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Add up numbers by their names."""
-    return {name: sum(each[name] for each in answers) for name in answers[0]}
+    """Add up numbers by their names; what blocks one place blocks the queue."""
+    blocked = reduce(or_, [int(each["blocked"]) for each in answers])
+    return {name: sum(each[name] for each in answers) for name in answers[0]} | {"blocked": blocked}
 
 
 def one_walk(pages: Sequence[DeadPage], count: int) -> DeadPage:

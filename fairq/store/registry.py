@@ -12,13 +12,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 import trio
 from attrs import define, field
 
-from fairq.errors import NotEmpty, NotFound, QuotaExceeded
+from fairq.errors import FairqError, NotEmpty, NotFound, QuotaExceeded
 from fairq.io.taskless import in_task
 from fairq.model.places import is_partition
 from fairq.model.suggestions import did_you_mean
@@ -223,12 +223,12 @@ class Registry:
         """
         deadline, places = trio.current_time() + seconds, await self.places(queue)
         entry = await self.connection.call("HGET", keys.QUEUES, queue)
-        how = "any" if purge else "empty"
         if len(places) > 1 and not purge:
-            how = await self._hold(queue, places)
+            await self._hold(queue, places)
+        how = "any" if purge else "empty"
         replies = [await self.call(keys.queue_prefix(place), "delete_queue", how) for place in places]
         contents = _contents(replies)
-        if replies[0][0] == b"not_empty":
+        if any(outcome == b"not_empty" for outcome, *_ in replies):
             raise _not_empty(queue, contents)
         if entry is None and all(reply[0] == b"gone" for reply in replies):
             return Deletion("gone", {})
@@ -242,19 +242,20 @@ class Registry:
             await self._remove(queue, entry)
         return Deletion("ok", contents)
 
-    async def _hold(self, queue: str, places: Places) -> str:
-        """Block all places if they are empty; returns how to delete them. Raises: NotEmpty.
+    async def _hold(self, queue: str, places: Places) -> None:
+        """Block all places if they are empty, else none. Raises: NotEmpty.
 
-        If a deletion has begun in one, it goes on in all, whatever they hold.
+        If this breaks off, places stay blocked until the deletion is repeated.
         """
-        replies = [await self.call(keys.queue_prefix(place), "delete_queue", "hold") for place in places]
-        outcomes = {outcome for outcome, *_ in replies}
-        if b"not_empty" not in outcomes or b"more" in outcomes:
-            return "any"
-        for place, (outcome, *_) in zip(places, replies, strict=True):
-            if outcome == b"ok":
-                await self.call(keys.queue_prefix(place), "delete_queue", "free")
-        raise _not_empty(queue, _contents(replies))
+        try:
+            replies = [await self.call(keys.queue_prefix(place), "delete_queue", "hold") for place in places]
+            if any(outcome == b"not_empty" for outcome, *_ in replies):
+                raise _not_empty(queue, _contents(replies))
+        except FairqError:
+            for place in places:
+                with suppress(FairqError):
+                    await self.call(keys.queue_prefix(place), "delete_queue", "free")
+            raise
 
     async def _remove(self, queue: str, entry: bytes) -> None:
         """Remove a queue that has ended; one that was made anew since stays, since its entry is another one."""

@@ -55,17 +55,21 @@ end
 
 -- delete_queue(keys, argv): delete a part of a queue; from the first call on every other verb is refused.
 --   argv  3 the contents that it may have: "empty" (none), "any", or "begun": only continue a deletion. One partition
---         of several: "hold": block it if it is empty; "free": undo that, if no deletion has begun
---   out   "more" | "ok" (all is deleted, or it is held or free) | "not_empty" (nothing was changed) | "gone" (there is
---         no such queue, or its deletion has not begun); then its contents: name, how many, ...
+--         of several: "hold": block it if it is empty; "free": undo that. Neither touches a deletion that has begun
+--   out   "more" (of "hold" and "free": a deletion has begun) | "ok" (all is deleted, or it is held or free) |
+--         "not_empty" (nothing was changed) | "gone" (there is no such queue, or its deletion has not begun); then its
+--         contents: name, how many, ...
 function drains.delete_queue(keys, args)
   local call, what = calls.open_any(keys, args), args[3]
   local queue, counts = call.queue, contents(call)
   if not WAYS[what] then refuse('bad_request', 'what') end
   if queue.stage == UNMADE or queue.stage == MADE and what == 'begun' then return {'gone'} end
-  if what == 'free' then
-    if redis.call('EXISTS', call.prefix .. 'deleting') == 0 then queue.stage = MADE end
-    close.call(call)
+  if what == 'free' or what == 'hold' and queue.stage == DELETING then
+    if redis.call('EXISTS', call.prefix .. 'deleting') == 1 then return {'more', unpack(counts)} end
+    if what == 'free' then
+      queue.stage = MADE
+      close.call(call)
+    end
     return {'ok', unpack(counts)}
   end
   if queue.stage == MADE then

@@ -20,6 +20,7 @@ from fairq.model.limits import OpeningHours
 from fairq.model.places import queue_of
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask, Settlement
+from fairq.model.waiting import PAUSED
 from fairq.store import keys
 from fairq.store.partitions import MAX_PARTITIONS, place_in, places_of
 from fairq.store.store import Store
@@ -260,6 +261,57 @@ async def test_a_deletion_that_has_begun_in_one_place_goes_on_in_all(store: Stor
     assert (await store.registry.delete("many", purge=True, seconds=0)).outcome == "more"
     assert (await store.registry.delete("many", purge=False)).outcome == "ok"
     assert await store.queues() == []
+
+
+async def breaking_off(store: Store, monkeypatch: pytest.MonkeyPatch, *, purge: bool) -> None:
+    """Delete the queue `many`, and break off before the second place is asked."""
+    asked, call = list[str](), store.registry.call
+
+    async def call_once(prefix: str, verb: str, *args: Any) -> Any:
+        if verb == "delete_queue":
+            asked.append(prefix)
+            if len(asked) > 1:
+                raise trio.TooSlowError
+        return await call(prefix, verb, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.registry, "call", call_once)
+        with pytest.raises(trio.TooSlowError):
+            await store.registry.delete("many", purge=purge)
+
+
+@pytest.mark.parametrize("purge", [False, True])
+async def test_a_deletion_that_broke_off_gives_no_leave_to_purge(
+    store: Store, monkeypatch: pytest.MonkeyPatch, purge: bool
+) -> None:
+    places = await store.registry.make("many", "", partitions=4)
+    for n in range(300):  # more keys than one call looks through
+        await store.enqueue("other", f"t{n}", [NewTask(f"t{n}/a", b"1")])
+    tenant = next(each for each in TENANTS if place_in(places, each) == places[-1])
+    await store.enqueue("many", tenant, [NewTask(f"{tenant}/a", b"1")])
+    await breaking_off(store, monkeypatch, purge=purge)
+    for _ in range(2):
+        with pytest.raises(NotEmpty, match="1 ready"):
+            await store.registry.delete("many", purge=False)
+    assert [task.id for task in await store.peek("many", tenant, 10)] == [f"{tenant}/a"]
+    first = next(each for each in TENANTS if place_in(places, each) == places[0])
+    if not purge:
+        assert await store.enqueue("many", first, [NewTask(f"{first}/b", b"1")]) == ["ok"], "no place is blocked"
+    assert (await store.registry.delete("many", purge=True)).outcome == "ok"
+    assert await store.queues() == ["other"]
+
+
+async def test_a_queue_whose_making_broke_off_is_made_by_the_next_call(store: Store) -> None:
+    await store.registry.call(keys.REGISTRY, "add_queue", "many", "", "", 4)
+    for tenant in TENANTS:
+        assert await store.enqueue("many", tenant, [NewTask(f"{tenant}/a", b"1")]) == ["ok"]
+    assert (await store.queue("many")).settings.partitions == 4
+
+
+async def test_numbers_of_a_paused_queue_say_that_it_is_paused(store: Store) -> None:
+    await store.registry.make("many", "", partitions=4)
+    await store.set_paused("many", "", True)
+    assert (await store.numbers("many"))["blocked"] == PAUSED
 
 
 async def test_a_repair_of_a_queue_repairs_all_places(store: Store) -> None:
