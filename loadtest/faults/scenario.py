@@ -11,6 +11,7 @@ from typing import Any
 import trio
 from attrs import evolve
 
+from fairq.io.exception_groups import leaves
 from loadtest.faults import pieces
 from loadtest.faults.history import RULES
 from loadtest.faults.run import QUICK, SCENARIOS, Run, Sizes
@@ -57,7 +58,10 @@ async def _run_all(runs: Sequence[Run], at_once: int) -> None:
 
     async def run_one(one: Run) -> None:
         async with limit:
-            await one.run()
+            try:
+                await one.run()
+            except* RunFailed as failed:
+                raise RunFailed(f"{one.name}: {leaves(failed)[0]}") from None
 
     async with trio.open_nursery() as nursery:
         for one in runs:
