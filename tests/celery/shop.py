@@ -11,6 +11,8 @@ from typing import Any
 from celery import Celery
 from celery.signals import after_setup_logger
 
+RETRY_S = 0.5  # Celery writes that a task retries after it has sent it again, and so over a result that came sooner
+
 if transport := os.environ.get("SHOP_TRANSPORT"):
     app = Celery("shop", broker_transport=transport)
 else:
@@ -70,7 +72,7 @@ def total(numbers: list[int]) -> int:
     return sum(numbers)
 
 
-@app.task(bind=True, name="shop.unsure", autoretry_for=(ValueError,), default_retry_delay=0, max_retries=3)
+@app.task(bind=True, name="shop.unsure", autoretry_for=(ValueError,), default_retry_delay=RETRY_S, max_retries=3)
 def unsure(self: Any) -> list[Any]:
     """Succeed at the third run."""
     if self.request.retries < 2:
@@ -84,7 +86,7 @@ def replaced(self: Any) -> None:
     raise self.replace(add.si(3, 4))
 
 
-@app.task(bind=True, name="shop.replaced_by_chain", max_retries=1, default_retry_delay=0)
+@app.task(bind=True, name="shop.replaced_by_chain", max_retries=1, default_retry_delay=RETRY_S)
 def replaced_by_chain(self: Any) -> None:
     """Retry once, then let a chain give the result, whose last task retries too under this task's id."""
     if not self.request.retries:
