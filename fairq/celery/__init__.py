@@ -1,4 +1,4 @@
-"""Celery through fairq: `import fairq.celery` makes `fairq://` a broker URL; `tenant` says for whom tasks are sent.
+"""Runs Celery on fairq: `import fairq.celery` makes `fairq://` a broker URL; `tenant` names the sender's tenant.
 
 A project with nothing but settings names the transport itself: `broker_transport = "fairq.celery:Transport"`.
 """

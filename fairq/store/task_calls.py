@@ -73,7 +73,7 @@ class Claim(NamedTuple):
     run_timeout_ms: int = 0  # of the queue's handlers; 0: none
     queue_weight: float = 1.0  # among the queues of its workers
     alone: frozenset[str] = frozenset()  # ids of those that run alone (lua/tasks/lost_leases.lua)
-    tenants_weight: int = 0  # of those that compete now, in thousandths
+    tenants_weight: int = 0  # the sum over the tenants that compete now, in thousandths
 
 
 @define(eq=False)
