@@ -1,7 +1,8 @@
 """A client's tasks on their way to the server: they are collected into frames, and many calls share one.
 
 While SEND_WINDOW frames are under way, tasks collect for the next. A producer, or a worker that runs tasks of several
-tenants, has a line for each tenant, and the lines take turns.
+tenants, has a line for each tenant, and the lines take turns. Tenants whose partition cannot be served now have frames
+of their own, so that the others' do not wait for it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from fairq.errors import FairqError, Retryable, TooLarge
+from fairq.errors import FairqError, Retryable, TooLarge, TooMany
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES
 from fairq.model.outcomes import with_states
 from fairq.model.tasks import NO_OPTIONS, OPTIONS, NewTask
@@ -27,6 +28,7 @@ FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
 TASK_BYTES = 256  # of a task in a frame, around its payload
 _ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
 _HELD_BYTES = 256  # of the lease from which a task is enqueued
+SERVED, AWAY = "", "away"  # tenants, by what became of their last frame
 
 
 @frozen
@@ -73,13 +75,14 @@ class EnqueueExchange(Exchange):
     pool: Enqueues
     kind: str
     queue: str
+    which: str  # of the tenants: SERVED or AWAY
     chunks: list[Chunk]
     has_window = True
 
     @property
     def key(self) -> Key:
-        """Each kind and queue has lines of its own."""
-        return self.kind, self.queue
+        """Each kind and queue has lines of its own, and so have the tenants that are away."""
+        return self.kind, self.queue, self.which
 
     def answered(self, body: dict[str, Any], now: float) -> None:
         count = sum([chunk.stop - chunk.start for chunk in self.chunks])
@@ -102,7 +105,17 @@ class EnqueueExchange(Exchange):
                     call.finish(call.result)
             at += size
         if refused:
-            self._refuse(refused, refusals)
+            away = {tenant for tenant, error in refusals.items() if _is_passing(error)}
+            self._refuse([chunk for chunk in refused if chunk.tenant not in away], refusals)
+            self._put_off([chunk for chunk in refused if chunk.tenant in away], refusals, now)
+
+    def _put_off(self, chunks: Sequence[Chunk], refusals: Mapping[str, FairqError], now: float) -> None:
+        """Send the tasks of tenants whose partition cannot be served again later, apart from the other tenants'."""
+        for chunk in chunks:
+            chunk.call.refused(refusals[chunk.tenant])
+        if chunks:
+            self.pool.put_off(self.kind, self.queue, chunks)
+            self.pool.back_off(refusals[chunks[0].tenant], now, (self.kind, self.queue, AWAY))
 
     def _refuse(self, chunks: Sequence[Chunk], refusals: Mapping[str, FairqError]) -> None:
         """Fail the calls of refused tenants; if several calls share one, each is sent again apart from the others."""
@@ -113,7 +126,7 @@ class EnqueueExchange(Exchange):
             chunk.is_apart = count[chunk.tenant] > 1
             if not chunk.is_apart:
                 chunk.call.finish(error=error)
-        self.pool.put_back(self.kind, self.queue, [chunk for chunk in chunks if chunk.is_apart])
+        self.pool.put_back(self.key, [chunk for chunk in chunks if chunk.is_apart])
 
     def refused(self, error: FairqError, now: float) -> None:
         if isinstance(error, Retryable):
@@ -125,12 +138,12 @@ class EnqueueExchange(Exchange):
             chunk.call.refused(error)
             # one of the calls is invalid: each is sent again alone to find out which
             chunk.is_alone = chunk.is_alone or not isinstance(error, Retryable)
-        self.pool.put_back(self.kind, self.queue, self.chunks)
+        self.pool.put_back(self.key, self.chunks)
 
     def lost(self) -> None:
         for chunk in self.chunks:
             chunk.call.lost()
-        self.pool.put_back(self.kind, self.queue, self.chunks)
+        self.pool.put_back(self.key, self.chunks)
 
     def unsent(self, error: TooLarge, now: float) -> None:
         """Send the tasks again in two halves."""
@@ -145,7 +158,7 @@ class EnqueueExchange(Exchange):
         for chunk in chunks:
             chunk.call.under_way -= 1
             chunk.is_alone = True
-        self.pool.put_back(self.kind, self.queue, chunks)
+        self.pool.put_back(self.key, chunks)
 
     def body(self) -> dict[str, Any]:
         """Return the frame's fields."""
@@ -163,19 +176,29 @@ class Enqueues:
 
     back_off: Callable[[FairqError, float, Key], None]
     limits: Limits = field(factory=Limits, init=False)
-    # By kind of frame and queue, and then by tenant.
+    # By kind of frame, queue, and SERVED or AWAY, and then by tenant.
     lines: defaultdict[Key, OrderedDict[str, deque[Chunk]]] = field(
         factory=lambda: defaultdict(OrderedDict), init=False
     )
 
     def put(self, kind: str, queue: str, chunk: Chunk) -> None:
-        """Add the tasks of a call to those that wait for a frame."""
-        self.lines[kind, queue].setdefault(chunk.tenant, deque()).append(chunk)
+        """Add the tasks of a call to those that wait for a frame, behind others of their queue and tenant."""
+        which = AWAY if chunk.tenant in self.lines.get((kind, queue, AWAY), ()) else SERVED
+        self.lines[kind, queue, which].setdefault(chunk.tenant, deque()).append(chunk)
 
-    def put_back(self, kind: str, queue: str, chunks: Sequence[Chunk]) -> None:
+    def put_back(self, key: Key, chunks: Sequence[Chunk]) -> None:
         """Put tasks back to be sent before others of their queue and tenant."""
         for chunk in reversed(chunks):
-            self.lines[kind, queue].setdefault(chunk.tenant, deque()).appendleft(chunk)
+            self.lines[key].setdefault(chunk.tenant, deque()).appendleft(chunk)
+
+    def put_off(self, kind: str, queue: str, chunks: Sequence[Chunk]) -> None:
+        """Put tasks back as those of tenants that are away, with all others of these tenants behind them."""
+        served, away = self.lines[kind, queue, SERVED], self.lines[kind, queue, AWAY]
+        for tenant in {chunk.tenant for chunk in chunks}:
+            away.setdefault(tenant, deque()).extend(served.pop(tenant, ()))
+        if not served:
+            del self.lines[kind, queue, SERVED]
+        self.put_back((kind, queue, AWAY), chunks)
 
     def sweep(self) -> None:
         """Drop the tasks of calls that are done."""
@@ -200,7 +223,8 @@ class Enqueues:
             if lines:
                 self.lines[key] = lines
             if chunks:
-                exchange = EnqueueExchange(self, *key, chunks)
+                kind, queue, which = key
+                exchange = EnqueueExchange(self, kind, queue, which, chunks)
                 send(exchange.kind, exchange.body(), exchange, now)
 
     def _take_batch(self, lines: OrderedDict[str, deque[Chunk]]) -> list[Chunk]:
@@ -245,6 +269,11 @@ class Enqueues:
                 )
                 chunk.call.finish(error=TooLarge(message, field="payload"))
         return places, room
+
+
+def _is_passing(error: FairqError) -> bool:
+    """True if a tenant's tasks are to be sent again: a tenant with too many requests has to hear of it."""
+    return isinstance(error, Retryable) and error.code != TooMany.code
 
 
 def encode_task(task: NewTask) -> dict[str, Any]:

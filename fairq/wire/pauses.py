@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from attrs import define, field
 
-Key = tuple[str, str]  # kind of frame, and queue
+Key = tuple[str, ...]  # kind of frame, queue, and which of its tenants
 REMEMBERED_S = 60.0  # how long a refusal counts; longer than any pause
 
 
@@ -41,8 +41,9 @@ class Pauses:
         self.has_any = True
 
     def served(self, key: Key) -> None:
-        """Reset the length of the next pause after an answer."""
-        self._refusals.pop(key, None)
+        """Reset the length of the next pause after an answer, unless part of it began one."""
+        if key not in self._until:
+            self._refusals.pop(key, None)
         self.has_any = bool(self._refusals or self._until)
 
     def end(self, now: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,16 +11,21 @@ import redis
 import trio
 
 import fairq
+from fairq.errors import Unavailable
 from fairq.server.run import Served
 from fairq.store import keys, library
 from fairq.store.migrations import NEW
-from fairq.store.partitions import place_in
+from fairq.store.partitions import place_in, places_of
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, PRODUCER, WORKER, Refused, raw, running, tenant, url_of
 
 Q, PARTITIONS = "imports", 5
 TENANTS = [f"tenant-{n}" for n in range(12)]
+
+
+def place_of_tenant(name: str) -> str:
+    return place_in(places_of(Q, PARTITIONS), name)
 
 
 async def make(served: Served) -> None:
@@ -149,6 +155,71 @@ async def test_two_servers_share_the_partitions(server_store: str) -> None:
             await wait_until(lambda: len(ran) >= len(tasks))
             nursery.cancel_scope.cancel()
         assert Counter(ran) == Counter(task.id for task in tasks)
+
+
+def take_away(served: Served, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """Let the store refuse all calls for the place of a tenant, as if its primary were away."""
+    calls, away = served.app.store._call_at, place_in(places_of(Q, PARTITIONS), lost)
+
+    async def call_at(prefix: str, *args: Any, **options: Any) -> Any:
+        if prefix == keys.queue_prefix(away):
+            raise Unavailable("no connection to the store")
+        return await calls(prefix, *args, **options)
+
+    monkeypatch.setattr(type(served.app.store), "_call_at", lambda _, *args, **options: call_at(*args, **options))
+
+
+async def test_a_producer_enqueues_for_the_others_while_a_partition_is_away(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(served)
+    lost, other = TENANTS[0], next(each for each in TENANTS if place_of_tenant(each) != place_of_tenant(TENANTS[0]))
+    take_away(served, monkeypatch, lost)
+    async with fairq.open_client(url_of(served), token=PRODUCER) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(client.enqueue, Q, 1, tenant=lost, timeout=30))
+        for _ in range(3):
+            task = await client.enqueue(Q, 1, tenant=other, timeout=5)
+            assert (await task.state()).state == "ready"
+        with pytest.raises(Unavailable):
+            await client.enqueue(Q, 1, tenant=lost, timeout=0.3)
+        monkeypatch.undo()  # the primary is back, and the first call goes on
+
+
+async def test_ends_of_tasks_are_shown_while_another_partition_is_away(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(served)
+    lost, other = TENANTS[0], next(each for each in TENANTS if place_of_tenant(each) != place_of_tenant(TENANTS[0]))
+    async with raw(served, PRODUCER) as producer:
+        tasks = [{"tenant": each, "id": "a", "payload": 1} for each in (lost, other)]
+        await producer.ask("enqueue", queue=Q, tasks=tasks)
+        take_away(served, monkeypatch, lost)
+        ids = [f"{lost}/a", f"{other}/a"]
+        await producer.send("wait_tasks", ref=101, queue=Q, ids=ids, timeout_ms=60_000)
+        await producer.send("cancel", ref=102, queue=Q, ids=ids[1:])
+        frames = {frame["ref"]: frame for frame in (await producer.receive(), await producer.receive())}
+        assert (frames[101]["type"], [row["id"] for row in frames[101]["tasks"]]) == ("ended", ids[1:])
+        await producer.send("wait_tasks", ref=103, queue=Q, ids=ids)
+        ended, error = await producer.receive(), await producer.receive()
+        assert ([row["id"] for row in ended["tasks"]], error["code"]) == (ids[1:], "unavailable")
+
+
+async def test_a_handler_enqueues_while_the_partition_of_another_tenants_task_is_away(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(served)
+    lost, other = TENANTS[0], next(each for each in TENANTS if place_of_tenant(each) != place_of_tenant(TENANTS[0]))
+    async with raw(served, PRODUCER) as producer, raw(served, WORKER) as worker:
+        await worker.attach(Q, credit=2)
+        for each in (lost, other):
+            await producer.ask("enqueue", queue=Q, tasks=[{"tenant": each, "id": "a", "payload": 1}])
+        pushed = await worker.pushed() + await worker.pushed()
+        take_away(served, monkeypatch, lost)
+        leases = [{"queue": Q, "id": task["full_id"], "lease": task["lease"]} for task in pushed]
+        tasks = [{"id": "b", "payload": 1}] * 2
+        body = await worker.ask("enqueue_from", queue=Q, tasks=tasks, leases=leases)
+        assert body["outcomes"] == ["refused" if task["full_id"].startswith(f"{lost}/") else "ok" for task in pushed]
+        assert {name: row["code"] for name, row in body["refusals"].items()} == {lost: "unavailable"}
 
 
 async def test_an_operator_chooses_the_number_of_partitions_of_a_new_queue(served: Served) -> None:

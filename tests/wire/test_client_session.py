@@ -162,6 +162,34 @@ def test_passing_refusals_are_sent_again_after_a_growing_pause(end: End, code: s
     assert call.result == ["ok"]
 
 
+def test_tenants_whose_partition_is_away_delay_no_other() -> None:
+    """Their tasks go apart, one frame at a time, after growing pauses, and in their order."""
+    end = End().connect(role="producer")
+    away = [end.enqueue("lost/1"), end.enqueue("lost/2")]
+    served = end.enqueue("quiet/1")
+    first, refusals = end.only(), {"lost": {"code": "unavailable", "message": "away"}}
+    away.append(end.enqueue("lost/3"))
+    end.reply(first, outcomes=["refused", "refused", "ok"], refusals=refusals)
+    assert served.result == ["ok"]
+    away.append(end.enqueue("lost/4"))
+    pauses = []
+    for n in range(3):
+        quiet = end.enqueue(f"quiet/{n + 2}")
+        end.stored(end.only())
+        assert quiet.is_done
+        pauses.append(end.session.deadline() - end.now)
+        end.pass_time(pauses[-1])
+        lost = end.only()
+        assert [task["id"] for task in lost["tasks"]] == ["1", "2", "3", "4"]
+        if n < 2:
+            end.reply(lost, outcomes=["refused"] * 4, refusals=refusals)
+    assert pauses == pytest.approx([0.075, 0.15, 0.3])
+    end.stored(lost)
+    assert [call.result for call in away] == [["ok"]] * 4
+    end.enqueue("lost/5"), end.enqueue("quiet/9")
+    assert len(end.only()["tasks"]) == 2
+
+
 def test_a_producers_tenant_that_has_too_many_requests_delays_no_other() -> None:
     end = End().connect(role="producer")
     for tenant in ("flood", "quiet"):

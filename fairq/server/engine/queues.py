@@ -7,7 +7,7 @@ to the channels of a queue as long as it has either.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -225,6 +225,15 @@ class Queues:
     def place_of(self, queue: str, id: str) -> str:
         """Return where a task is, as far as this server knows."""
         return place_in(self.store.registry.places_known(queue), owner_of(id))
+
+    def by_place(self, queue: str, ids: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Group tasks by where they are, as far as this server knows."""
+        places, found = self.store.registry.places_known(queue), defaultdict[str, list[str]](list)
+        if len(places) == 1:
+            return {queue: ids}
+        for id in ids:
+            found[place_in(places, owner_of(id))].append(id)
+        return found
 
     async def _learn(self, queue: str) -> None:
         """Learn the places of a queue that this server does not know; the ticker does so as well, later."""

@@ -8,10 +8,11 @@ from functools import partial
 
 from orjson import Fragment
 
-from fairq.errors import BadRequest, FairqError, Forbidden, TooLarge
+from fairq.errors import BadRequest, FairqError, Forbidden, Retryable, TooLarge
 from fairq.io.scopes import run_all
 from fairq.model.checks import MAX_BATCH, bare_id, full_id, owner_of
 from fairq.model.options import check_in_time
+from fairq.model.places import is_partition
 from fairq.model.rules import QUEUE
 from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.server.engine.app import App
@@ -56,9 +57,7 @@ async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFr
     queue, leases = request.queue, request.leases
     _check(request)
     tasks = [_named(lease.id, task) for lease, task in zip(leases, request.tasks, strict=True)]
-    refusals: dict[str, FairqError] = {
-        owner_of(lease.id): _not_held(lease) for lease in await _not_open(app, connection, leases)
-    }
+    refusals = await _refusals(app, connection, leases)
     held = [n for n, lease in enumerate(leases) if owner_of(lease.id) not in refusals]
     outcomes = [REFUSED] * len(tasks)
     if held:
@@ -67,8 +66,10 @@ async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFr
         for n, outcome in zip(held, stored, strict=True):
             outcomes[n] = bare_outcome(outcome)
             tick_when_due(app, queue, [tasks[n]])
-    if refusals and len({owner_of(lease.id) for lease in leases}) == 1:
-        raise next(iter(refusals.values()))
+    if len({owner_of(lease.id) for lease in leases}) == 1:
+        for error in refusals.values():
+            if not isinstance(error, Retryable):  # else the partition is away, and other tenants' frames need not wait
+                raise error
     return outcomes_part(outcomes) | refusals_part(refusals)
 
 
@@ -81,15 +82,29 @@ def _check(request: wire.EnqueueFrom) -> None:
         raise BadRequest("leases must have one lease for each of tasks", field="leases")
 
 
-async def _not_open(app: App, connection: Connection, leases: Sequence[frames.HeldLease]) -> list[frames.HeldLease]:
-    """Find the leases that the worker does not hold, or that have ended."""
-    by_queue, found = defaultdict[str, list[frames.HeldLease]](list), list[frames.HeldLease]()
+async def _refusals(app: App, connection: Connection, leases: Sequence[frames.HeldLease]) -> dict[str, FairqError]:
+    """Return why tenants are refused: the worker does not hold a lease, it has ended, or its partition is away."""
+    by_place, refusals = defaultdict[str, list[frames.HeldLease]](list), dict[str, FairqError]()
     for lease in leases:
-        (by_queue[lease.queue] if _may_hold(app, connection, lease) else found).append(lease)
-    for queue, some in by_queue.items():
-        are_open = await app.store.are_leased(queue, [(lease.id, lease.lease) for lease in some])
-        found += [lease for lease, is_open in zip(some, are_open, strict=True) if not is_open]
-    return found
+        if _may_hold(app, connection, lease):
+            by_place[app.queues.place_of(lease.queue, lease.id)].append(lease)
+        else:
+            refusals[owner_of(lease.id)] = _not_held(lease)
+
+    async def look(place: str, some: Sequence[frames.HeldLease]) -> None:
+        try:
+            are_open = await app.store.are_leased(place, [(lease.id, lease.lease) for lease in some])
+        except Retryable as error:
+            if not is_partition(place):
+                raise
+            refusals.update((owner_of(lease.id), error) for lease in some)
+            return
+        refusals.update(
+            (owner_of(lease.id), _not_held(lease)) for lease, is_open in zip(some, are_open, strict=True) if not is_open
+        )
+
+    await run_all(*(partial(look, *each) for each in by_place.items()))
+    return refusals
 
 
 async def batch_results(app: App, connection: Connection, request: wire.BatchResults) -> Body:

@@ -40,7 +40,8 @@ async def store_for_tenants(
 ) -> tuple[list[str], dict[str, FairqError]]:
     """Store tasks of many tenants; returns the outcomes, and why some tenants' tasks are refused.
 
-    `is_busy`: whether a tenant has too many requests under way. Raises: what may be sent again, for all of them.
+    `is_busy`: whether a tenant has too many requests under way. Raises: what may be sent again, for all of them, unless
+    the queue has partitions: then some tenants' primary may be away, and the others' tasks are stored.
     """
     by_tenant: dict[str, list[int]] = defaultdict(list)
     for n, task in enumerate(tasks):
@@ -72,7 +73,8 @@ async def store_for_tenants(
         async with trio.open_nursery() as nursery:
             for tenant, numbers in by_tenant.items():
                 nursery.start_soon(store, tenant, numbers)
-    _check_decided(refusals, len(by_tenant))
+    if len(app.store.registry.places_known(queue)) == 1:
+        _check_decided(refusals, len(by_tenant))
     for tenant in busy:
         message = f"at most {MAX_TENANT_REQUESTS_HERE} requests of one tenant may be under way"
         refusals[tenant] = TooMany(message, retry_in_ms=RETRY_MS)
