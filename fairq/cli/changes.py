@@ -31,7 +31,8 @@ def change(server: Server | None, queue: str, tenant: str | None, work: Callable
 
 async def _news_of(client: OperatorClient, queue: str, tenant: str | None) -> str:
     if not await client.queue_exists(queue):
-        return f"queue {queue} is new{did_you_mean(queue, [row.queue for row in await client.queues()])}"
+        others = [row.queue for row in await client.queues() if row.queue != queue]  # workers may wait for it
+        return f"queue {queue} is new{did_you_mean(queue, others)}"
     if tenant is None or await client.tenants(queue, tenant=tenant):
         return ""
     page = await client.request("tenants", named(queue))  # the first: a queue may have a million

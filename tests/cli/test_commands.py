@@ -46,7 +46,7 @@ def test_a_worker_is_shown_with_its_tasks_and_a_task_with_its_worker(commands: C
 
     async def hold() -> None:
         async with raw(server.served, WORKER) as worker:
-            await worker.attach("emails", name="mill")
+            await worker.attach("emails", "unmade", name="mill")
             await worker.pushed()
             attached.set()
             await seen.wait()
@@ -69,6 +69,7 @@ def test_a_worker_is_shown_with_its_tasks_and_a_task_with_its_worker(commands: C
         assert commands("tasks", "show", "emails", f"ada/{id}", "--json").json[0]["worker"] == "mill"
         commands.enqueue("emails", "2")
         assert commands("queues", "list", "--json").json[0]["takers"] == "some"
+        assert commands("queues", "set", "unmade", "max_attempts=3").err == "fairq: queue unmade is new\n"
     finally:
         server.call(end)
         thread.join(30)
