@@ -229,6 +229,34 @@ async def test_few_ticks_are_under_way_at_once_and_queues_with_ready_tasks_are_t
     assert 500 * 60 / (IDLE_FLOORS + 1) <= len(late) <= 500 * 60 / (0.75 * IDLE_FLOORS) + 500
 
 
+class TwoClocks(SlowStore):
+    """Has queues on two nodes: the clock of one is far ahead until it is set right."""
+
+    ahead_ms = 600_000
+
+    async def queues(self) -> list[str]:
+        return ["right", "ahead"]
+
+    async def tick(self, queue: str, server: str) -> Tick:
+        """Find a ready task, so that it is ticked every second."""
+        self.ticks += 1
+        return Tick(0, -1, 1, 0, 0, 0, 0, ahead_ms=self.ahead_ms if queue == "ahead" else 0)
+
+
+async def test_a_clock_of_one_node_that_is_ahead_is_reported_once(autojump_clock: object) -> None:
+    store = TwoClocks()
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
+    with structlog.testing.capture_logs() as logs:
+        with trio.move_on_after(60):
+            await ticker.run()
+        assert ticker.is_ahead
+        store.ahead_ms = 0
+        with trio.move_on_after(10):
+            await ticker.run()
+    assert not ticker.is_ahead
+    assert [line["event"] for line in logs] == ["the store's clock is ahead", "the store's clock is right again"]
+
+
 class CostlyStore(SlowStore):
     """Has one batch of queues; to take in each answer costs the server a millisecond of the same turn."""
 

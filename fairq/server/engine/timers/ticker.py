@@ -72,7 +72,7 @@ class Ticker:
     server: str = ""
     _firing: Firing = field(factory=Firing, init=False)
     _ticked: RatedLog = field(factory=RatedLog, init=False)  # expired tasks
-    is_ahead: bool = field(default=False, init=False)  # the store's clock is ahead of ours
+    _ahead: set[str] = field(factory=set, init=False)  # queues by whose node's clock the store is far ahead of ours
     _due: _Line = field(factory=_Line, init=False)  # when something is due
     _idle: _Line = field(factory=_Line, init=False)  # the floor, of all queues; without a time while they are ticked
     _again_at: dict[tuple[CalendarJob, str], float] = field(factory=dict, init=False)  # when to do a job again
@@ -83,6 +83,11 @@ class Ticker:
     def queues(self) -> set[str]:
         """The queues that are ticked."""
         return set(self._idle.at)
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if the clock of some node of the store is far ahead of ours."""
+        return bool(self._ahead)
 
     @property
     def lag_s(self) -> float:
@@ -120,6 +125,7 @@ class Ticker:
         self._due.at.pop(queue, None)
         self._idle.at.pop(queue, None)
         self._floors.pop(queue, None)
+        self._ahead.discard(queue)
         for job, of in list(self._again_at):
             if of == queue:
                 del self._again_at[job, of]
@@ -174,7 +180,7 @@ class Ticker:
             log.debug("tick failed", queue=queue, error=error.message)
             return math.inf, FLOOR_S
         is_ahead = done.ahead_ms > AHEAD_MS
-        self._watch_clock(is_ahead, done.ahead_ms)
+        self._watch_clock(queue, is_ahead, done.ahead_ms)
         if done.reaped or done.expired:
             self._ticked.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
@@ -190,10 +196,11 @@ class Ticker:
         due = max(0.0, (done.next_due_ms - done.now_ms) / 1000) if done.next_due_ms >= 0 else math.inf
         return due, floor
 
-    def _watch_clock(self, is_ahead: bool, by_ms: int) -> None:
-        """Warn, once each time, when the store's clock comes to be far ahead of ours."""
-        if is_ahead != self.is_ahead:
-            self.is_ahead = is_ahead
+    def _watch_clock(self, queue: str, is_ahead: bool, by_ms: int) -> None:
+        """Warn, once each time, when a clock of the store comes to be far ahead of ours: each node has its own."""
+        was_ahead = self.is_ahead
+        (self._ahead.add if is_ahead else self._ahead.discard)(queue)
+        if self.is_ahead != was_ahead:
             tell = log.warning if is_ahead else log.info
             tell("the store's clock is ahead" if is_ahead else "the store's clock is right again", by_ms=by_ms)
 
