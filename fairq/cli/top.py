@@ -104,7 +104,7 @@ class Page:
         for place, row in enumerate(queues[:QUEUES]):
             history = await client.history(row.queue)
             found["queues"].append(_queue_row(row, history))
-            if place < _DETAILED:
+            if place < _DETAILED and row.made_at_ms:  # else only workers have named it
                 found["tenants"] += await self._tenants(client, row, history)
         return found
 
