@@ -198,6 +198,8 @@ class WorkerRun:
     async def _stop_when_empty(self) -> None:
         await self.declaring.once()
         session = self.driver.session
+        if not session.has_asked:  # no server came while it declared: `_run_until_idle` reports that
+            self.stop("failed")
         while not self.is_stopping:
             self.rest = self.runtime.make_event()
             self._on_change()

@@ -322,7 +322,7 @@ def test_a_startup_that_fails_is_reported_without_our_own_frames(tmp_path: Path,
 
 
 def test_a_burst_without_a_server_ends_with_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairq.client.worker_run.ASK_S", 0.05)
+    monkeypatch.setattr("fairq.client.declaring.ASK_S", 0.05)
     (tmp_path / "mail.py").write_text(APP)
     url = f"ws://127.0.0.1:{stores.free_port()}"
     done = fairq_here("worker", "mail:app", "--burst", "--url", url, "--token", "dev-worker", cwd=tmp_path)
