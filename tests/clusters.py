@@ -18,7 +18,6 @@ SETTINGS = {
     "cluster-enabled": "yes",
     "cluster-node-timeout": "2000",
     "cluster-require-full-coverage": "no",  # what is left goes on when a node is killed
-    "repl-diskless-sync-delay": "0",
     "cluster-allow-replica-migration": "no",  # a node without slots stays what it is
 }
 

@@ -11,7 +11,7 @@ import pytest
 from . import stores
 
 NAME = "shop"
-SETTINGS = {"appendfsync": "everysec", "repl-diskless-sync-delay": "0"}  # of stores that are watched
+SETTINGS = {"appendfsync": "everysec"}  # of stores that are watched
 DOWN_MS = 500
 
 StartSentinel = Callable[..., "Sentinel"]

@@ -30,7 +30,13 @@ START_SECONDS = 60.0
 DEFAULT_IMAGE = "redis:7"
 PASSWORD = "fairq-in-tests"
 ACL = Path(__file__).parents[1] / "deploy" / "redis.acl"
-SETTINGS = {"appendonly": "yes", "appendfsync": "no", "save": "", "auto-aof-rewrite-percentage": "0"}
+SETTINGS = {
+    "appendonly": "yes",
+    "appendfsync": "no",
+    "save": "",
+    "auto-aof-rewrite-percentage": "0",
+    "repl-diskless-sync-delay": "0",  # else a replica waits five seconds for others to come
+}
 
 
 class StoreMissing(Exception):
@@ -58,9 +64,9 @@ def connect(url: str, **options: object) -> redis.Redis:
 
 
 def empty(server: Server) -> None:
-    """Drop all that a store holds but its functions, and let it hold as much as it likes."""
+    """Drop all that a store holds but its functions, and undo what tests set."""
     with connect(server.url) as client:
-        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory", 0, "repl-diskless-sync-delay", 0)
         client.flushall()
 
 
@@ -193,7 +199,8 @@ class ContainerServer:
         image = os.environ.get("FAIRQ_TEST_IMAGE", DEFAULT_IMAGE)
         try:
             container = DockerContainer(image).with_exposed_ports(6379)
-            container.with_command("redis-server --appendonly yes --appendfsync no --protected-mode no")
+            options = "--appendonly yes --appendfsync no --repl-diskless-sync-delay 0 --protected-mode no"
+            container.with_command(f"redis-server {options}")
             self._container = container.start()
         except DockerException as error:
             raise StoreMissing(f"--store container: no docker ran the image {image}: {error}") from error

@@ -17,9 +17,7 @@ from .harness import ServerThread, fairq_here
 
 @pytest.fixture
 def source(server_store: str) -> str:
-    """A store that sends its snapshot at once, not after five seconds for other replicas to come."""
-    with stores.connect(server_store) as client:
-        client.config_set("repl-diskless-sync-delay", 0)
+    """The session's store, with all permissions."""
     return stores.of_owner(server_store)
 
 

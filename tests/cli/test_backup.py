@@ -52,7 +52,7 @@ def test_a_restored_store_has_the_same_lines(filled: str, start_store: Start, tm
     counted = made.json["queues"], made.json["tasks"], made.json["data_version"]
     assert counted == (2, 14, NEW)
     assert file.stat().st_mode & 0o777 == 0o600
-    target = start_store(settings={"repl-diskless-sync-delay": "0"})
+    target = start_store()
     done = fairq("restore", file, "--store", stores.of_owner(target.url), "--json")
     assert done.code == 0, done.err
     assert done.json["lines"] == made.json["lines"]
@@ -88,13 +88,11 @@ def test_a_backup_goes_to_a_cluster_and_comes_from_one(
     again = tmp_path / "again.jsonl.gz"
     done = fairq("restore", backed_up, "--store", cluster.url)
     assert done.code == 0, done.err
-    for node in cluster.nodes:
-        node.client.config_set("repl-diskless-sync-delay", 0)
     made = fairq("backup", again, "--store", cluster.url, "--json")
     assert made.code == 0, made.err
     assert made.json["nodes"] == 3
     assert lines_in(again, *CHANGING) == lines_in(backed_up, *CHANGING)
-    single, third = start_store({"repl-diskless-sync-delay": "0"}), tmp_path / "third.jsonl.gz"
+    single, third = start_store(), tmp_path / "third.jsonl.gz"
     assert fairq("restore", again, "--store", stores.of_owner(single.url)).code == 0
     assert fairq("backup", third, "--store", stores.of_owner(single.url)).code == 0
     assert lines_in(third, *CHANGING) == lines_in(backed_up, *CHANGING)

@@ -23,7 +23,6 @@ from .waiting import wait_until
 __all__ = ["start_sentinel"]
 
 StartStore = Callable[..., stores.LocalServer]
-REPLICATION = {"repl-diskless-sync-delay": "0"}
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +33,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def follow(start_store: StartStore, primary: stores.LocalServer) -> stores.LocalServer:
     """Start a replica; on return it has confirmed a write."""
-    replica = start_store({**REPLICATION, "replicaof": f"{stores.HOST} {primary.port}"})
+    replica = start_store({"replicaof": f"{stores.HOST} {primary.port}"})
     with stores.connect(stores.of_owner(primary.url)) as client:
 
         def confirms() -> bool:
@@ -65,7 +64,7 @@ async def test_a_task_is_acknowledged_when_a_replica_has_it_also_if_it_was_store
     start_store: StartStore,
 ) -> None:
     with trio.fail_after(60):
-        primary = start_store(REPLICATION)
+        primary = start_store()
         async with open_store(primary.url, wait_replicas=1) as store:
             for _ in range(2):
                 with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
@@ -83,7 +82,7 @@ async def test_a_task_is_acknowledged_when_a_replica_has_it_also_if_it_was_store
 
 async def test_calls_that_came_together_share_a_wait(start_store: StartStore) -> None:
     with trio.fail_after(60):
-        primary = start_store(REPLICATION)
+        primary = start_store()
         await follow(start_store, primary)
         async with open_store(primary.url, wait_replicas=1) as store:
             await put(store, "ada/first")
@@ -97,7 +96,7 @@ async def test_a_primary_that_was_replaced_meanwhile_confirms_nothing(
 ) -> None:
     monkeypatch.setattr(sentinel, "LOOK_S", 3600.0)  # the server does not hear of it
     with trio.fail_after(60):
-        old, new = start_store(REPLICATION), start_store(REPLICATION)
+        old, new = start_store(), start_store()
         await follow(start_store, old)
         await follow(start_store, new)
         watching = start_sentinel(old.port)
@@ -113,7 +112,7 @@ async def test_a_connection_without_calls_is_closed_and_made_again(
 ) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0.05)
     with trio.fail_after(60):
-        primary = start_store(REPLICATION)
+        primary = start_store()
         await follow(start_store, primary)
         async with open_store(primary.url, wait_replicas=1) as store:
             await put(store, "ada/a")

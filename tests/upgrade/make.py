@@ -60,7 +60,7 @@ def main() -> int:
     file = FOLDER / f"backup-{NEW}.jsonl.gz"
     file.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        server = stores.LocalServer("valkey", Path(folder), {"repl-diskless-sync-delay": "0"})
+        server = stores.LocalServer("valkey", Path(folder))
         server.start()
         try:
             fill_store(server.url)

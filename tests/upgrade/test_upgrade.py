@@ -116,7 +116,7 @@ def open_file(tmp_path: Path) -> Iterator[Callable[[Path], stores.LocalServer]]:
         folder = tmp_path / f"of-file-{len(opened)}"
         folder.mkdir()
         (folder / "dump.rdb").write_bytes(gzip.decompress(file.read_bytes()))
-        opened.append(stores.LocalServer("valkey", folder, {"appendonly": "no", "repl-diskless-sync-delay": "0"}))
+        opened.append(stores.LocalServer("valkey", folder, {"appendonly": "no"}))
         opened[-1].start()
         return opened[-1]
 
