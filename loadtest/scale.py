@@ -1,7 +1,8 @@
 """Scale: one and two servers on one store, and the same on clusters of one and three nodes, with several queues.
 
 Each server has a worker of its own. The queues are chosen so that each node of a cluster has equally many. Then one
-server of one and more processes, on a store by itself, with equally many workers and clients in each row.
+server of one and more processes, on a store by itself, with equally many workers and clients in each row. Last one
+queue over a cluster of three, with one partition and with twelve (partitions.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from redis.crc import key_slot
 import fairq
 from fairq.store import keys
 from fairq.store.topology import SLOTS
+from loadtest import partitions
 from loadtest.figures import Verdict, judge, read_records
 from loadtest.processes import CpuMeter, RunFailed, Server, children, running_server, running_worker
 from loadtest.report import Progress, Table
@@ -43,9 +45,10 @@ class Sizes:
     seconds: float = 240.0
     servers: Mapping[str, Sequence[int]] = {ALONE: (1, 2), ONE: (1, 2), THREE: (1, 2)}
     processes: Sequence[int] = (1, 2, 4)
+    one_queue: partitions.Sizes = field(factory=partitions.Sizes)
 
 
-QUICK = Sizes(tasks=1_200, seconds=30.0, servers={THREE: (1, 2)}, processes=(1, 2))
+QUICK = Sizes(tasks=1_200, seconds=30.0, servers={THREE: (1, 2)}, processes=(1, 2), one_queue=partitions.QUICK)
 
 
 def spread_queues() -> list[str]:
@@ -205,6 +208,7 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
         )
         by_processes += rows
         verdicts[f"scale, {rows[0]['name']}"] = verdict
+    one_queue, own = await partitions.measure(place / "one-queue", progress, sizes.one_queue, fsync)
     return {
         "payload_bytes": PAYLOAD_BYTES,
         "queues": QUEUES,
@@ -212,7 +216,8 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
         "rows": by_servers,
         "crew": CREW,
         "processes": by_processes,
-        "verdicts": verdicts,
+        "one_queue": one_queue,
+        "verdicts": verdicts | own,
     }
 
 
@@ -235,6 +240,7 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
             _lines(part["processes"], _of_all),
             f"CPU of each server process: {spread}",
         ),
+        partitions.table(part["one_queue"]),
     ]
 
 

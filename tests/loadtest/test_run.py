@@ -68,6 +68,7 @@ def test_quick_run_of_everything_accounts_for_every_task_and_draws_what_it_found
     assert [(row["processes"], row["nodes"]) for row in report["scale"]["processes"]] == [(1, 1), (2, 1)]
     cpu = report["scale"]["processes"][1]["drain_cpu_s_per_1000"]
     assert {"node 1", "server 1", "server 2", "worker 4"} <= cpu.keys()
+    assert [(row["partitions"], row["servers"]) for row in report["scale"]["one_queue"]] == [(1, 1), (12, 2)]
     reconnect = report["connections"]["rows"][-1]
     assert (reconnect["name"], reconnect["held"]) == ("while 100 workers reconnect", 10)
     assert min(reconnect["attached_again_s"], reconnect["longest_silence_ms"], reconnect["p99"]) > 0

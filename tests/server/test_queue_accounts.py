@@ -181,3 +181,20 @@ def test_a_partition_whose_tenants_come_and_go_is_owed_nothing() -> None:
     given = {name: queue.given_s for name, queue in of.queues.items()}
     due = {"many/2.0": 4 * of.now * (0.5 + 0.9) / 2, "many/2.1": 4 * of.now * (0.5 + 0.1) / 2}
     assert all(abs(given[name] - due[name]) < 0.05 * due[name] for name in due), (given, due)
+
+
+def test_partitions_of_which_nothing_is_known_get_equally_many_slots() -> None:
+    accounts, places = QueueAccounts(), [f"many/12.{n}" for n in range(12)]
+    accounts.join(places)
+    for place in places:
+        accounts.set_waiting(place, True, 0.0)
+    assert set(accounts.divide(120, 120, places, 0.0).values()) == {10}
+
+
+def test_a_partition_of_unknown_weight_counts_as_the_mean_of_the_others() -> None:
+    accounts, places = QueueAccounts(), [f"many/4.{n}" for n in range(4)]
+    accounts.join(places)
+    assert [accounts.part(place) for place in places] == [0.25] * 4
+    accounts.set_weight(places[0], 1.0, 0.0, 2_000)
+    accounts.set_weight(places[1], 1.0, 0.0, 4_000)
+    assert [accounts.part(place) for place in places] == pytest.approx([1 / 6, 1 / 3, 1 / 4, 1 / 4])

@@ -12,14 +12,15 @@ is next. Two rules keep that fair:
   that passes.
 
 A queue that is next gets as many short tasks in a row as take all slots GRAIN_S: else each claim of many queues would
-bring one.
+bring one. While nothing is known of any lengths it gets one.
 
 Where workers differ in their queues, one queue's other workers may give it more than the rest can ever have. It leaves
 the slots that it shares with them to them, which is fair; but when those other workers have gone, it would wait until
 the rest had caught up. So when slots go, and when a weight changes, all accounts start anew.
 
 The partitions of a queue (fairq/store/partitions.py) share its workers just so: each has an account, and the part of
-the queue's weight that its competing tenants have. That changes with every claim, and starts nothing anew.
+the queue's weight that its competing tenants have. That changes with every claim, and starts nothing anew. Until the
+first claim brings it, a partition counts as the mean of the others.
 
 The slots of workers with one queue are that queue's own: they are not counted. A server counts what it gave itself.
 Each server does so alone: over all servers a queue may be behind by a lease for each.
@@ -48,7 +49,7 @@ class _Queue:
     """The account of a queue or partition; `vtime` is its virtual time at `moved_at`."""
 
     weight: float = 1.0
-    competing: float = 1.0  # of a partition: the weight of its tenants that compete
+    competing: float = 0.0  # of a partition: the weight of its tenants that compete; 0: not known yet
     vtime: float = 0.0
     moved_at: float = 0.0
     running: int = 0
@@ -127,11 +128,11 @@ class QueueAccounts:
         """Return which part of its queue's slots a place is to have, 0 to 1."""
         if not is_partition(place) or not (of := self._queues.get(place)):
             return 1.0
-        return of.competing / self._competing(place)
-
-    def _competing(self, place: str) -> float:
         queue = queue_of(place)
-        return sum(each.competing for name, each in self._queues.items() if queue_of(name) == queue)
+        weights = [each.competing for name, each in self._queues.items() if queue_of(name) == queue]
+        known = [weight for weight in weights if weight]
+        mean = sum(known) / len(known) if known else 1.0
+        return (of.competing or mean) / sum(weight or mean for weight in weights)
 
     def shrink(self, queues: Sequence[str], now: float) -> None:
         """Reduce the slots of workers with these queues."""
@@ -177,17 +178,17 @@ class QueueAccounts:
     def divide(self, free: int, slots: int, queues: Sequence[str], now: float) -> dict[str, int]:
         """Divide the free ones of some slots among queues that wait: they go to the one furthest behind by then."""
         found = [(name, self._queues[name], self._queues[name].usual_s(now)) for name in queues]
-        longest_s = max((usual_s for _, _, usual_s in found), default=0.0) or _SHORTEST_S
+        longest_s = max((usual_s for _, _, usual_s in found), default=0.0)
         line = []
         for name, each, usual_s in found:
-            one_s = usual_s or longest_s  # nothing is known of a new queue's leases
+            one_s = usual_s or longest_s or _SHORTEST_S  # nothing is known of a new queue's leases
             line.append((each.promised(now, one_s), each.waits, name, one_s / each.weight))
         heapify(line)
         parts = dict.fromkeys(queues, 0)
         while free > 0 and line:
             by_then, waits, name, one = line[0]
             second = min(line[1:3])[0] if len(line) > 1 else by_then + free * one
-            in_a_row = slots * GRAIN_S / (one * self._queues[name].weight)
+            in_a_row = slots * GRAIN_S / (one * self._queues[name].weight) if longest_s else 1
             some = min(free, max(1, int((second - by_then) / one), int(in_a_row)))  # until it is no longer the last
             parts[name] += some
             free -= some
