@@ -12,12 +12,13 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import trio
@@ -34,9 +35,10 @@ from fairq.store.connection import Connection
 from fairq.store.dumping import scan, write_lines
 from fairq.store.embedded import log_tail, program
 from fairq.store.loading import Counts, Loading
-from fairq.store.migrations import OLDEST, READABLE
+from fairq.store.migrations import OLDEST, PARTITIONS, READABLE
 from fairq.store.node import BROKEN, Redirected, ask_once, cause_of, read_info
 from fairq.store.opening import open_store
+from fairq.store.placing import Placing
 from fairq.store.snapshot import SILENT_S, read_snapshot
 from fairq.store.store import Store
 from fairq.store.topology import SLOTS, Topology, is_moving_slots, read_topology
@@ -182,17 +184,17 @@ async def _data_version(primaries: Sequence[Address]) -> int:
     raise Unavailable("no node of the cluster has the version of the data")
 
 
-async def verify(path: Path) -> Contents:
+async def verify(path: Path, partitions: Mapping[str, int] = MappingProxyType({})) -> Contents:
     """Check a whole backup, and count. Raises: BadRequest, TooLarge if it cannot be used."""
     with path.open("rb") as file:
-        return await _check(file)
+        return await _check(file, Placing.of(partitions))
 
 
-async def _check(file: BinaryIO) -> Contents:
+async def _check(file: BinaryIO, placing: Placing) -> Contents:
     """Check a whole backup, in a thread: header, sum, each line. Raises: BadRequest, TooLarge."""
 
     def check() -> Contents:
-        lines, checking = read_lines(file), Checking()
+        lines, checking = read_lines(file), Checking(placing)
         header = read_header(next(lines, b""))
         if not OLDEST <= header.data_version <= library.DATA_VERSION:
             cause = f"it holds data of version {header.data_version}, this fairq reads {READABLE}"
@@ -205,32 +207,42 @@ async def _check(file: BinaryIO) -> Contents:
     return await trio.to_thread.run_sync(check, abandon_on_cancel=True)
 
 
-async def restore(path: Path, url: str, *, replace: bool, show: Show = lambda _: None) -> Contents:
+async def restore(
+    path: Path,
+    url: str,
+    *,
+    replace: bool,
+    partitions: Mapping[str, int] = MappingProxyType({}),
+    show: Show = lambda _: None,
+) -> Contents:
     """Write the lines of a backup into a store, and rebuild its queues.
 
     Nothing is changed until the whole backup has been checked. `replace`: delete all data of fairq in the store first.
+    `partitions`: how many these queues have from now on (fairq/store/placing.py).
     Raises: NotEmpty if there is any, or a server runs on it; BadRequest if the backup cannot be used;
     SettingsError, Unavailable.
     """
+    placing = Placing.of(partitions)
     with path.open("rb") as file:
         async with open_store(url, is_checked=False) as store:
             await _refuse_servers(store)
-            contents = await _check(file)
+            contents = await _check(file, placing)
             async with _reserved(store):
                 await _refuse_servers(store)
                 if not replace:
                     await _refuse_keys(store)
             await _delete_all(store)
             await _refuse_servers(store)
-            await _write(file, store, show)
+            await _write(file, store, placing, show)
             await _refuse_servers(store)
-            await store.connection.call("SET", keys.DATA_VERSION, contents.header.data_version)  # then it is migrated
+            least = PARTITIONS.number if max(partitions.values(), default=1) > 1 else 0
+            await store.connection.call("SET", keys.DATA_VERSION, max(contents.header.data_version, least))
     return contents
 
 
-async def _write(file: BinaryIO, store: Store, show: Show) -> None:
+async def _write(file: BinaryIO, store: Store, placing: Placing, show: Show) -> None:
     """Write the lines of a backup that was checked, and repair its queues."""
-    loading, lines = Loading(store.connection.call, show), read_lines(file)
+    loading, lines = Loading(store.connection.call, show, placing), read_lines(file)
     next(lines)
     for line in lines:
         await loading.add(line)

@@ -12,12 +12,13 @@ from attrs import define, field
 
 from fairq.errors import BadRequest, FairqError, TooLarge
 from fairq.model.rules import QUEUE
-from fairq.store.backup_kinds import KINDS, Kind, Line, check_payload
+from fairq.store.backup_kinds import KINDS, Kind, Line, check_home, check_payload
 from fairq.store.backup_ledger import Key, Ledger
 from fairq.store.backup_lines import load
 from fairq.store.backup_rules import REQUIRED, LineField, check_object
 from fairq.store.loading import BAD, Counts, parts_of
 from fairq.store.partitions import check_place
+from fairq.store.placing import Placing
 
 _HEAD = LineField("kind", REQUIRED, lambda value, field: value, "kind")
 _QUEUE = LineField("queue", REQUIRED, QUEUE.check, "queue")
@@ -32,6 +33,7 @@ _REMEMBERED = 10_000
 class Checking:
     """Checks the lines of one backup, in their order; methods raise BadRequest, or TooLarge, for the first bad one."""
 
+    placing: Placing = field(factory=Placing)  # it learns from the lines
     counts: Counts = field(factory=Counts, init=False)
     _number: int = field(default=1, init=False)  # of the line; the first one is the header
     _ledger: Ledger = field(factory=Ledger, init=False)
@@ -53,6 +55,7 @@ class Checking:
         except (FairqError, *BAD) as error:
             raise refused(error, self._number, kind) from None
         self.counts.add(kind)
+        self.placing.learn(line)
         self._note(KINDS[kind], line, text)
 
     def end(self) -> None:
@@ -63,6 +66,7 @@ class Checking:
                 raise refused(error, number, "")
         if fault := min(self._ledger.faults(), default=None, key=lambda fault: fault.line):
             raise refused(fault.error, fault.line, "")
+        self.placing.end()
 
     def _check_stream(self, kind: str, line: Line) -> None:
         """Check that the entries of a stream come in their order: a store takes no others."""
@@ -116,6 +120,7 @@ def _check(kind: Kind, line: Line, payload: bytes | None) -> None:
         raise BadRequest("payload must stand last in its line", field="payload")
     check_object(line, _FIELDS[line["kind"]])
     kind.check(line)
+    check_home(kind, line)
     if kind.max_payload:
         check_payload(payload, kind.max_payload)
 

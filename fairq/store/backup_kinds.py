@@ -59,7 +59,8 @@ class Kind(NamedTuple):
     """A kind of line.
 
     `check` checks the rules between its fields. `things` are those that only this line may define; `seeks` are those
-    that it refers to, by field.
+    that it refers to, by field. `tenant` names the field that says whose it is, and the tenant: empty if it is of the
+    whole queue.
     """
 
     fields: list[LineField]
@@ -68,6 +69,7 @@ class Kind(NamedTuple):
     seeks: Callable[[Line], list[tuple[str, Key]]] = lambda line: []
     max_payload: int = 0  # bytes; 0: it has none
     is_of_queue: bool = True
+    tenant: Callable[[Line], tuple[str, str]] = lambda line: ("", "")
 
 
 def _bad(field: str, what: str) -> BadRequest:
@@ -132,8 +134,6 @@ def _check_audit(line: Line) -> None:
 def _check_tenant(line: Line) -> None:
     if line["details"]["tag"] != line["tag"]:
         raise _bad("details.tag", "must be the tag of its line")
-    if place_in(siblings(line["queue"]), line["account"]["name"]) != line["queue"]:
-        raise _bad("account.name", "lives in another partition of its queue")
 
 
 def _schedule_id(value: Any, field: str) -> None:
@@ -254,6 +254,27 @@ def _check_batch_result(line: Line) -> None:
         raise _bad("id", "must be of the tenant of the batch")
 
 
+def check_home(kind: Kind, line: Line) -> None:
+    """Check that a line stands in the partition where its tenant lives. Raises: BadRequest."""
+    place = line.get("queue", "")
+    if is_partition(place):
+        name, tenant = kind.tenant(line)
+        if tenant and place_in(siblings(place), tenant) != place:
+            raise _bad(name, "is of a tenant that lives in another partition of its queue")
+
+
+def _owned(line: Line) -> tuple[str, str]:
+    return "id", owner_of(line["id"])
+
+
+def _named(line: Line) -> tuple[str, str]:
+    return "id", line["id"].partition("/")[0]
+
+
+def _by_tenant(line: Line) -> tuple[str, str]:
+    return "tenant", line["tenant"]
+
+
 def _by_id(name: str) -> Callable[[Line], list[Key]]:
     return lambda line: [(name, line["queue"], line["id"])]
 
@@ -289,7 +310,7 @@ def _held_by(line: Line) -> list[tuple[str, Key]]:
     return [] if line["until"] else [("value", ("task", line["queue"], line["value"]))]
 
 
-_MAX_ROWS = 1_100  # tenants of an interval, and all others
+_MAX_ROWS = 21 * MAX_PARTITIONS  # tenants of an interval, and all others; of a queue that had partitions
 _ROW = fields_of("SLOT_ROW", "rows.")
 _DIGITS = matching(re.compile(r"[0-9]{1,16}\Z"), "a number in digits")
 _COUNTS = matching(re.compile(r"[0-9]{1,16}( [0-9]{1,16}){3}\Z"), "four counts")
@@ -325,11 +346,16 @@ KINDS: dict[str, Kind] = {
             ("account", line["queue"], line["tag"]), ("tenant", line["queue"], line["account"]["name"]),
             ("tag", line["queue"], line["tag"], line["account"]["name"]),
         ],
+        tenant=lambda line: ("account.name", line["account"]["name"]),
     ),
-    "limits": Kind(_own(id=OF_TENANT, limits=LIMITS), _check_limits, _by_id("limits"), _of_named),
-    "opening_hours": Kind([*_own(id=OF_TENANT), *fields_of("HOURS")], things=_by_id("opening_hours"), seeks=_of_named),
+    "limits": Kind(_own(id=OF_TENANT, limits=LIMITS), _check_limits, _by_id("limits"), _of_named, tenant=_named),
+    "opening_hours": Kind(
+        [*_own(id=OF_TENANT), *fields_of("HOURS")], things=_by_id("opening_hours"), seeks=_of_named, tenant=_named
+    ),
     "webhook": Kind([*_own(id=_HOOK_ID), *fields_of("WEBHOOK")], things=_by_id("webhook")),
-    "batch": Kind([*_own(id=BATCH_ID), *fields_of("BATCH")], _check_batch, _by_id("batch"), _to_tenant),
+    "batch": Kind(
+        [*_own(id=BATCH_ID), *fields_of("BATCH")], _check_batch, _by_id("batch"), _to_tenant, tenant=_owned
+    ),
     "task": Kind(
         [
             *_own(id=TASK_ID), *fields_of("HEADER"), _optional("options", OPTIONS),
@@ -341,10 +367,10 @@ KINDS: dict[str, Kind] = {
             ("task", line["queue"], line["id"]),
             *([("payload", line["queue"], line["id"])] if line.get("features", 0) & IS_LARGE else []),
         ],
-        _task_seeks, max_payload=MAX_PAYLOAD_BYTES,
+        _task_seeks, max_payload=MAX_PAYLOAD_BYTES, tenant=_owned,
     ),
-    "done": Kind([*_own(id=TASK_ID), *fields_of("MARK")], things=_by_id("task")),
-    "callback": Kind(_own(id=TASK_ID), things=_by_id("payload"), max_payload=MAX_PAYLOAD_BYTES),
+    "done": Kind([*_own(id=TASK_ID), *fields_of("MARK")], things=_by_id("task"), tenant=_owned),
+    "callback": Kind(_own(id=TASK_ID), things=_by_id("payload"), max_payload=MAX_PAYLOAD_BYTES, tenant=_owned),
     "schedule": Kind(
         [*_own(tenant=TENANT.check, id=SCHEDULE_NAME.check), *fields_of("SCHEDULE")],
         things=lambda line: [("schedule", line["queue"], f"{line['tenant']}/{line['id']}")],
@@ -353,17 +379,27 @@ KINDS: dict[str, Kind] = {
                 ("id", (what, line["queue"], f"{line['tenant']}/{line['id']}")) for what in ("template", "fire")
             ),
         ],
+        tenant=_by_tenant,
     ),
     "template": Kind(
         [*_own(id=_schedule_id), *fields_of("TEMPLATE")], _check_template,
-        _by_id("template"), _to("schedule"), max_payload=MAX_PAYLOAD_BYTES,
+        _by_id("template"), _to("schedule"), max_payload=MAX_PAYLOAD_BYTES, tenant=_named,
     ),
-    "opening_change": Kind(_own(id=OF_TENANT, at=MOMENT), things=_by_id("change"), seeks=_to("opening_hours")),
-    "fire": Kind(_own(id=_schedule_id, at=moment_or_never), things=_by_id("fire"), seeks=_to("schedule")),
-    "declared": Kind(_own(id=_schedule_id, at=MOMENT), things=_by_id("declared"), seeks=_to("schedule")),
-    "cancelling": Kind(_own(id=BATCH_ID, at=MOMENT), things=_by_id("cancelling"), seeks=_to("batch")),
-    "result": Kind(_own(id=TASK_ID, until=MOMENT, value=json_text(MAX_RESULT_BYTES)), things=_by_id("result")),
-    "unique": Kind(_own(id=_unique_id, until=MOMENT, value=TASK_ID), things=_by_id("unique"), seeks=_held_by),
+    "opening_change": Kind(
+        _own(id=OF_TENANT, at=MOMENT), things=_by_id("change"), seeks=_to("opening_hours"), tenant=_named
+    ),
+    "fire": Kind(
+        _own(id=_schedule_id, at=moment_or_never), things=_by_id("fire"), seeks=_to("schedule"), tenant=_named
+    ),
+    "declared": Kind(_own(id=_schedule_id, at=MOMENT), things=_by_id("declared"), seeks=_to("schedule"), tenant=_named),
+    "cancelling": Kind(_own(id=BATCH_ID, at=MOMENT), things=_by_id("cancelling"), seeks=_to("batch"), tenant=_owned),
+    "result": Kind(
+        _own(id=TASK_ID, until=MOMENT, value=json_text(MAX_RESULT_BYTES)), things=_by_id("result"), tenant=_owned
+    ),
+    "unique": Kind(
+        _own(id=_unique_id, until=MOMENT, value=TASK_ID), things=_by_id("unique"), seeks=_held_by,
+        tenant=lambda line: ("id", line["id"].partition(":")[0]),
+    ),
     "kept": Kind(
         _own(of=one_of("r", "k").check, tag=TAG, bytes=TAG, id=_anything, until=MOMENT), _check_kept,
         lambda line: [("kept", line["queue"], line["of"], line["tag"], line["bytes"], line["id"])],
@@ -373,8 +409,11 @@ KINDS: dict[str, Kind] = {
         _own(batch=BATCH_ID, id=TASK_ID, until=COUNT, order=COUNT), _check_batch_result,
         lambda line: [("batch_result", line["queue"], line["batch"], line["until"], line["id"])],
         lambda line: [("batch", ("batch", line["queue"], line["batch"]))],
+        tenant=lambda line: ("batch", owner_of(line["batch"])),
     ),
-    "event": Kind(_own(tenant=TENANT.check, id=_FEED_ID, fields=_anything), _check_event, seeks=_to_tenant),
+    "event": Kind(
+        _own(tenant=TENANT.check, id=_FEED_ID, fields=_anything), _check_event, seeks=_to_tenant, tenant=_by_tenant
+    ),
     "slot": Kind(
         [*_own(id=_DIGITS, step=_step, rows=_rows), *fields_of("SLOT")], _check_slot,
         lambda line: [("slot", line["queue"], line["step"], line["id"])],

@@ -5,6 +5,7 @@ A line is an object with `kind` first and, for data of a queue, `queue`. The res
 | kind | fields | content |
 |---|---|---|
 | `queue` | `made` (when, a space, and its maker) | the registry |
+| `partitions` | `count` | how many a queue has, if several; other lines then name one, as `queue` |
 | `token`, `token_use` | `id`, `value` (JSON; ms) | tokens' hashes, and when they were used |
 | `audit` | `stream` (`operators`, `tenants` or `begun`), `id`, `fields` | a change that someone made |
 | `state` | QUEUE | settings, pause, clock and counts of a queue |

@@ -171,7 +171,7 @@ def _line_of(key: _Key, id: bytes, value: bytes) -> bytes:
             kind, fields = "template", tell_record("TEMPLATE", value)[0]
             payload = read_text(fields.pop("payload"))
         case "history":
-            kind, fields = "slot", {"step": int(key.rest)} | _slot(value)
+            kind, fields = "slot", {"step": int(key.rest)} | tell_slot(value)
         case "ends":
             kind, fields = "kept", _kept(id, value)
         case "batch_results":
@@ -233,7 +233,8 @@ async def _write_callbacks(call: Call, key: _Key, pairs: Pairs, write: Write) ->
             write(dump({"kind": "callback", "queue": key.queue, "id": tell_text(id)}, payload))
 
 
-def _slot(packed: bytes) -> dict[str, Any]:
+def tell_slot(packed: bytes) -> dict[str, Any]:
+    """Unpack an interval of a history, with its rows, for a line."""
     slot, at = tell_record("SLOT", packed)
     slot["rows"] = rows = list[dict[str, Any]]()
     while at < len(packed):

@@ -13,7 +13,8 @@ from attrs import define, field
 from fairq.io.scopes import run_all
 from fairq.store import keys
 from fairq.store.backup_lines import load, read_map, read_number, read_record, read_text
-from fairq.store.dumping import IS_LARGE, RECORDS, STREAMS, TIMES, Call
+from fairq.store.dumping import IS_LARGE, RECORDS, STREAMS, TIMES, Call, tell_slot
+from fairq.store.placing import Placing, added
 
 COMMANDS, PIECE_BYTES = 500, 1 << 20  # written at once
 LATE_MS = 60_000  # how much later keys of results, and of held dedupe keys, expire
@@ -37,6 +38,7 @@ _FILL = """\
 redis.call('HSET', KEYS[1], unpack(ARGV))
 redis.call('EXPIRE', KEYS[1], 1209600)"""  # two weeks: as long as the longest ring
 
+Line = dict[str, Any]
 Part = tuple[tuple[Any, ...], list[Any]]  # the beginning of a command, which others may share, and its last words
 
 
@@ -117,7 +119,7 @@ def _parts_in_queue(kind: str, prefix: str, line: dict[str, Any], payload: bytes
             yield _entry(f"{prefix}events:{line['tenant']}", line)
         case "slot":
             record = read_record("SLOT", line) + b"".join(read_record("SLOT_ROW", row) for row in line["rows"])
-            yield ("EVAL", _FILL, 1, f"{prefix}history:{int(line['step'])}"), [id, record]
+            yield ("EVAL", _FILL, 1, _ring(line["queue"], line["step"])), [id, record]
         case "limits":
             yield ("HSET", prefix + "limits"), [id, read_map(line["limits"])]
         case _ if kind in _HASHES:
@@ -153,27 +155,57 @@ class Loading:
 
     call: Call
     show: Callable[[int], None] = lambda _: None
+    placing: Placing = field(factory=Placing)
     counts: Counts = field(factory=Counts, init=False)
     makers: dict[bytes, int] = field(factory=dict, init=False)
     queues: list[str] = field(factory=list, init=False)  # that are to be repaired
     _commands: dict[tuple[Any, ...], list[Any]] = field(factory=dict, init=False)
+    _slots: dict[tuple[str, int, str], Line] = field(factory=dict, init=False)  # that are added to those in the store
+    _seen: set[tuple[str, int, str]] = field(factory=set, init=False)  # the lines that were: one may come twice
     _count: int = field(default=0, init=False)
     _bytes: int = field(default=0, init=False)
 
     async def add(self, text: bytes) -> None:
         """Write a line that was checked (fairq/store/backup_check.py), soon."""
         line, payload = load(text)
+        self.counts.add(line["kind"])
+        if line["kind"] == "slot" and self.placing.is_new(line["queue"]):
+            self._add_slot(line)
+        else:
+            for each in self.placing.placed(line):
+                self._add(each, payload)
+        self._count, self._bytes = self._count + 1, self._bytes + len(text)
+        if self._count >= COMMANDS or self._bytes >= PIECE_BYTES:
+            await self.flush()
+
+    def _add(self, line: Line, payload: bytes | None) -> None:
         kind = line["kind"]
-        self.counts.add(kind)
         if kind == "state":
             self.queues.append(line["queue"])
         for begin, words in parts_of(line, payload):
             if kind == "queue" and (maker := words[1].partition(b" ")[2]):
                 self.makers[maker] = self.makers.get(maker, 0) + 1
             self._commands.setdefault(begin, []).extend(words)
-        self._count, self._bytes = self._count + 1, self._bytes + len(text)
-        if self._count >= COMMANDS or self._bytes >= PIECE_BYTES:
-            await self.flush()
+
+    def _add_slot(self, line: Line) -> None:
+        """Add an interval of a place's history to those of other places."""
+        if (of := _slot_of(line)) in self._seen:
+            return
+        self._seen.add(of)
+        for each in self.placing.placed(line):
+            known = self._slots.get(of := _slot_of(each))
+            self._slots[of] = _newer_or_sum(known, each) if known else each
+
+    async def _add_stored(self) -> None:
+        """Add what the store has by now to the intervals that are to be written."""
+        rings: dict[tuple[str, int], list[Line]] = {}
+        for line in self._slots.values():
+            rings.setdefault((line["queue"], line["step"]), []).append(line)
+        self._slots = {}
+        for (place, step), lines in rings.items():
+            found = await self.call("HMGET", _ring(place, step), *(line["id"] for line in lines))
+            for line, packed in zip(lines, found, strict=True):
+                self._add(_newer_or_sum(line | tell_slot(packed), line) if packed else line, None)
 
     async def end(self) -> None:
         """Write the rest."""
@@ -183,6 +215,21 @@ class Loading:
 
     async def flush(self) -> None:
         """Write what has been added so far."""
+        await self._add_stored()
         commands, self._commands, self._count, self._bytes = self._commands, {}, 0, 0
         await run_all(*(partial(self.call, *begin, *words) for begin, words in commands.items()), stops_at_failure=True)
         self.show(self.counts.lines)
+
+
+def _ring(place: str, step: int) -> str:
+    return f"{keys.queue_prefix(place)}:history:{step}"
+
+
+def _slot_of(line: Line) -> tuple[str, int, str]:
+    return line["queue"], line["step"], line["id"]
+
+
+def _newer_or_sum(known: Line, line: Line) -> Line:
+    """Add two lines of one place in a ring; an interval of an earlier round has ended."""
+    one, two = known.get("number", 0), line.get("number", 0)
+    return added(known, line) if one == two else known if one > two else line

@@ -2,7 +2,8 @@
 
 Most queues have one partition, and live on one primary. A queue with P of them has P *places*, and each tenant lives in
 one, by a hash of its name: so all promises about one tenant hold unchanged, and no tenant ever moves by our hand. P is
-chosen when the queue is made. Capacity grows as primaries are added, and Valkey Cluster moves slots to them.
+chosen when the queue is made, and changes by a restore (placing.py). Capacity grows as primaries are added, and Valkey
+Cluster moves slots to them.
 
 A place is named `<queue>/<P>.<tag>`; that of a queue with one partition has the queue's name. The tags are chosen so
 that the n-th place falls into the n-th P-th of a cluster's slots: 12 places over three primaries are 4, 4 and 4. P is

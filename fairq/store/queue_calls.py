@@ -97,7 +97,10 @@ class QueueCalls(Calls):
                 why = "servers of an older version run" if outcome == "waits" else "another server prepares the store"
                 raise Unavailable(f"queue {queue} was not made: {why}")
         if (found := len(await self.registry.make(queue, "", partitions=partitions))) != partitions:
-            message = f"queue {queue} exists with {found} partitions; their number is chosen when a queue is made"
+            message = (
+                f"queue {queue} exists with {found} partition{'s' * (found > 1)}; their number changes by a backup and"
+                f" `fairq restore FILE --partitions {queue}={partitions}`"
+            )
             raise NotEmpty(message, field="settings.partitions")
 
     @of_all(first)

@@ -22,7 +22,7 @@ from fairq.model.tasks import NewTask
 from fairq.server.engine.app import App
 from fairq.store import backup, embedded, keys, library
 from fairq.store.backup_file import Header, Writer
-from fairq.store.migrations import NEW, OLDEST, READABLE
+from fairq.store.migrations import NEW, OLDEST, PARTITIONS, READABLE
 from fairq.store.opening import open_store
 from tests import clusters, stores
 from tests.server.harness import running, tenant
@@ -249,6 +249,49 @@ def test_a_wrong_line_under_a_right_sum_is_named_and_nothing_is_changed(filled: 
 def test_a_backup_that_cannot_be_read_twice_is_refused(filled: str) -> None:
     check_error(fairq("restore", "/dev/null", "--store", filled), 2, "is not a file, and a backup is read twice")
     check_error(fairq("restore", "/none", "--store", filled), 2, "/none does not exist")
+
+
+def test_a_restore_gives_a_queue_other_partitions(
+    commands: Commands, source: str, start_store: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids, file, version = fill(commands.url), tmp_path / "0.jsonl.gz", NEW
+    assert fairq("backup", file, "--store", source).code == 0
+    for n, count in enumerate((4, 12, 1)):
+        target = start_store(settings={"repl-diskless-sync-delay": "0"})
+        url, version = stores.of_owner(target.url), max(version, PARTITIONS.number)
+        done = fairq("restore", file, "--store", url, "--partitions", f"emails={count}", "--json")
+        assert (done.code, done.json["tasks"]) == (0, 14), done.err
+        with stores.connect(target.url) as client:
+            assert client.get(keys.DATA_VERSION) == str(version).encode()
+        thread = ServerThread(target.url)
+        thread.start()
+        try:
+            there = Commands(thread.url, capsys)
+            for id in ids[:12]:
+                shown = there(
+                    "tasks", "show", "emails", id, "--json", token=tenant("bob" if id in ids[5:10] else "ada")
+                )
+                assert shown.json[0]["state"] in ("ready", "delayed"), shown
+            rows = {row["queue"]: row for row in there("queues", "list", "--json").json}
+            assert {name: row["settings"]["partitions"] for name, row in rows.items()} == {"emails": count, "other": 1}
+            assert (rows["emails"]["ready"], rows["emails"]["delayed"]) == (11, 1)
+            weights = {row["tenant"]: row["weight"] for row in there("tenants", "list", "emails", "--json").json}
+            assert weights == {"ada": 3, "bob": 1}
+            refused = there("queues", "set", "emails", "partitions=7")
+            assert "`fairq restore FILE --partitions emails=7`" in refused.err
+        finally:
+            thread.stop()
+        file = tmp_path / f"{n + 1}.jsonl.gz"
+        assert fairq("backup", file, "--store", url).code == 0
+
+
+@pytest.mark.parametrize("given", ["emails", "emails=x", "emails=0", "emails=65", "none=2", "=2", "emails=²"])
+def test_partitions_that_cannot_be_are_refused(backed_up: Path, start_store: Start, given: str) -> None:
+    target = start_store()
+    for how in (["--store", stores.of_owner(target.url)], ["--check"]):
+        check_error(fairq("restore", backed_up, *how, "--partitions", given), 2, "partitions")
+    with stores.connect(target.url) as client:
+        assert client.keys() == []
 
 
 def test_a_user_that_may_not_replicate_learns_what_it_needs(filled: str, tmp_path: Path) -> None:

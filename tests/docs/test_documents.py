@@ -99,6 +99,18 @@ def test_a_guide_begins_with_what_it_is_about() -> None:
     assert all(20 < len(summary(guide.read_text())) < 160 for guide in guides().values())
 
 
+PROMISE = (  # of queues with partitions: README and the guide that explains it have the same words
+    "Each tenant of a queue with partitions lives on one primary; all promises about one tenant hold unchanged. Between"
+    " tenants of different partitions, worker time is within three of the longest leases, plus one lease for each"
+    " server and partition, of its share. A tenant gets no more than its primary can do. While a primary is away its"
+    " tenants wait, and the others share its slots."
+)
+
+
+def test_the_promise_of_partitions_stands_in_the_readme_and_in_its_guide() -> None:
+    assert {path.name for path in DOCUMENTS if PROMISE in path.read_text()} == {"README.md", "concepts.md"}
+
+
 def test_no_sentence_stands_in_two_places() -> None:
     seen: dict[str, str] = {}
     for path in DOCUMENTS:
@@ -111,6 +123,7 @@ def test_no_sentence_stands_in_two_places() -> None:
                 len(words) > 60
                 and words[0] != "`"
                 and "terminal" not in words
+                and words not in PROMISE
                 and "(../../README.md#set-up)" not in words
             ):
                 assert words not in seen, f"{words!r} is in {seen[words]} and {path.name}"

@@ -19,6 +19,7 @@ from fairq.store.backup_rules import fields_of
 from fairq.store.dumping import write_lines
 from fairq.store.loading import Loading
 from fairq.store.partitions import place_in, places_of
+from fairq.store.placing import Placing
 from tests.upgrade.make import FOLDER, WALKED
 from tests.upgrade.served import write_served
 
@@ -74,9 +75,9 @@ def _partitioned(lines: Sequence[bytes]) -> list[bytes]:
     return found
 
 
-def check(lines: Sequence[bytes]) -> None:
+def check(lines: Sequence[bytes], placing: Placing | None = None) -> None:
     """Check lines as a restore does."""
-    checking = Checking()
+    checking = Checking(placing or Placing())
     for line in lines:
         checking.add(line)
     checking.end()
@@ -158,11 +159,11 @@ def dumped(client: redis.Redis) -> list[bytes]:
     return lines
 
 
-def reloaded(client: redis.Redis, lines: Sequence[bytes]) -> list[bytes]:
+def reloaded(client: redis.Redis, lines: Sequence[bytes], placing: Placing | None = None) -> list[bytes]:
     """Load lines into an empty store, and dump what it has then."""
 
     async def load_all(call: Calls) -> None:
-        loading = Loading(call)
+        loading = Loading(call, placing=placing or Placing())
         for line in lines:
             await loading.add(line)
         await loading.end()

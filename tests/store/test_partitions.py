@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,18 +52,18 @@ def test_queues_with_other_numbers_of_partitions_share_no_place() -> None:
 
 
 class Pair:
-    """The same calls of two queues, one with partitions; the answers must be the same."""
+    """The same calls of two queues, one with other partitions; the answers must be the same."""
 
-    def __init__(self, store: Store, seed: int) -> None:
+    def __init__(self, store: Store, seed: int, queues: Sequence[str] = ("one", "many")) -> None:
         self.store, self.random = store, random.Random(seed)
         self.ids: list[str] = []
-        self.leases: dict[str, dict[str, int]] = {"one": {}, "many": {}}
+        self.leases: dict[str, dict[str, int]] = {queue: {} for queue in queues}
 
     async def same(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         """Call for both, `call(queue, *args)`, and compare."""
-        one, many = await call("one", *args), await call("many", *args)
-        assert many == one
-        return one
+        first, *others = [await call(queue, *args) for queue in self.leases]
+        assert others == [first] * len(others)
+        return first
 
     def some(self, count: int = 5) -> list[str]:
         """Choose some tasks, known ones mostly."""
@@ -77,7 +77,10 @@ class Pair:
 
     async def enqueue(self) -> None:
         tenant = self.random.choice(TENANTS)
-        options: dict[str, Any] = self.random.choice([{}, {"delay_ms": 60_000}, {"name": "n"}])
+        options: dict[str, Any] = self.random.choice([
+            {}, {"delay_ms": 60_000}, {"name": "n"}, {"result_ttl_ms": 10**8}, {"events": True}, {"priority": 3},
+            {"group": "g"}, {"dedupe_key": "k"}, {"dedupe_key": "p", "dedupe_period_ms": 10**8},
+        ])  # fmt: skip
         ids = [f"{tenant}/x{len(self.ids) + n}" for n in range(self.random.randrange(1, 4))]
         tasks = [NewTask(id, b"1", **options) for id in ids]
         await self.same(self.store.enqueue, tenant, tasks)
@@ -93,12 +96,14 @@ class Pair:
         await self.same(claim_all)
 
     async def settle(self) -> None:
-        chosen = [id for id in self.some(9) if id in self.leases["one"]]
+        of = self.leases
+        chosen = [id for id in self.some(9) if all(id in leases for leases in of.values())]
         action: Any = self.random.choice(["ack", "nack", "reject", "release", "extend"])
         if chosen := list(dict.fromkeys(chosen)):
-            of = self.leases
             await self.same(
-                lambda queue: self.store.settle(queue, [Settlement(action, id, of[queue][id]) for id in chosen])
+                lambda queue: self.store.settle(
+                    queue, [Settlement(action, id, of[queue][id], result=b"7" * (action == "ack")) for id in chosen]
+                )
             )
 
     async def change(self) -> None:
@@ -119,6 +124,8 @@ class Pair:
             (store.set_paused, tenant, is_paused),
             (store.configure, {"max_attempts": weight}),
             (store.set_opening_hours, OpeningHours(tenant, "", True, 0)),
+            (store.set_opening_hours, OpeningHours(tenant, "mon-fri 08:00-18:00 UTC", True, 10**13)),
+            (partial(_add_webhook, store), f"https://{name}.example/"),
         ]
         if tenant:
             calls += [
@@ -134,9 +141,13 @@ class Pair:
         store, ids = self.store, ["t0/first", *self.some(20)]
         await self.same(partial(_counts, store))
         await self.same(partial(_states, store), ids)
-        await self.same(store.results, ids[:1])
+        await self.same(store.results, list(dict.fromkeys(ids)))
         for tenant in [*TENANTS, ""]:
             await self.same(store.limits, tenant)
+            await self.same(partial(_hours, store), tenant)
+        for tenant in TENANTS:
+            await self.same(partial(_events, store), tenant)
+        await self.same(partial(_webhooks, store))
         await self.same(partial(_tenants, store))
         await self.same(partial(_walked_tenants, store))
         await self.same(partial(_dead, store))
@@ -158,6 +169,24 @@ async def _counts(store: Store, queue: str) -> Any:
         state.is_paused,
         set(numbers),
     )
+
+
+async def _add_webhook(store: Store, queue: str, url: str) -> str:
+    return await store.add_webhook(queue, url, "", has_fan_out=False, secrets=())
+
+
+async def _webhooks(store: Store, queue: str) -> Any:
+    return sorted(each.url for each in await store.webhooks(queue))
+
+
+async def _hours(store: Store, queue: str, tenant: str) -> Any:
+    _, found = await store.opening_hours(queue, [tenant])
+    return [(each.tenant, each.text, each.is_open, each.changes_at_ms) for each in found]
+
+
+async def _events(store: Store, queue: str, tenant: str) -> Any:
+    page = await store.events(queue, tenant, 0, 500)
+    return page.oldest, page.newest, [(each.id, each.event, each.task, each.attempt) for each in page.events]
 
 
 async def _states(store: Store, queue: str, ids: list[str]) -> Any:
