@@ -10,6 +10,7 @@ from typing import Any
 
 from celery import Celery
 from celery.signals import after_setup_logger
+from celery.worker.request import Request
 
 RETRY_S = 0.5  # Celery writes that a task retries after it has sent it again, and so over a result that came sooner
 
@@ -94,7 +95,16 @@ def replaced_by_chain(self: Any) -> None:
     raise self.replace(add.si(3, 4) | unsure.si())
 
 
-@app.task(bind=True, name="shop.until", acks_late=True)
+class Heard(Request):
+    """A request that says when the worker's main process has heard that its task has begun."""
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Say so."""
+        super().on_accepted(pid, time_accepted)
+        print("heard of a start", flush=True)
+
+
+@app.task(bind=True, name="shop.until", acks_late=True, Request=Heard)
 def until(self: Any, started: str, stop: str) -> str:
     """Note a start in a file, and run until another file exists."""
     with Path(started).open("a") as file:
