@@ -34,6 +34,11 @@ class Schedules:
         """The list of queues, which are their places."""
         return SimpleNamespace(all_places=self.queues, places_known=lambda queue: [queue])
 
+    @property
+    def connection(self) -> SimpleNamespace:
+        """One primary has them all."""
+        return SimpleNamespace(owner=lambda prefix: None)
+
     async def queues(self) -> list[str]:
         return QUEUES
 

@@ -146,6 +146,14 @@ class SlowStore:
         """The list of queues, which are their places."""
         return SimpleNamespace(all_places=self.queues, places_known=lambda queue: [queue])
 
+    @property
+    def connection(self) -> SimpleNamespace:
+        """The primary of each queue."""
+        return SimpleNamespace(owner=self.owner)
+
+    def owner(self, prefix: str) -> str:
+        return "the only one"
+
     async def queues(self) -> list[str]:
         return ["q"]
 
@@ -308,6 +316,62 @@ async def test_a_queue_with_a_due_task_is_ticked_before_thousands_without(
     assert {queue for _, queue in store.ticked} == set(await store.queues())
 
 
+class FrozenStore(SlowStore):
+    """Has more queues on a primary that answers nothing than are ticked at once, and a queue on another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = {f"q{n}" for n in range(2 * TICKS_AT_ONCE)}
+        self.frozen = {*self.names}
+
+    def owner(self, prefix: str) -> str:
+        return "frozen" if prefix.removeprefix("fq:{").removesuffix("/0}") in self.frozen else "well"
+
+    async def queues(self) -> list[str]:
+        return [*self.names, "well"]
+
+    async def tick(self, queue: str, server: str) -> Tick:
+        """Answer at once, or never."""
+        self.ticked.append((trio.current_time(), queue))
+        if queue in self.frozen:
+            await self.answer.wait()
+        return Tick(0, -1, 0, 0, 0, 0, 0)
+
+
+async def test_a_primary_that_stands_still_holds_up_its_own_queues_alone(
+    autojump_clock: object, nursery: trio.Nursery
+) -> None:
+    store = FrozenStore()
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
+    nursery.start_soon(ticker.run)
+    await trio.sleep(2)
+    for _ in range(100):
+        ticker.tick_within("well", 10)
+        due = trio.current_time() + 0.01
+        await trio.sleep(0.02)
+        assert store.ticked[-1] == (due, "well")
+    assert sum(queue in store.frozen for _, queue in store.ticked) <= TICKS_AT_ONCE, "the rest waits"
+    store.frozen.clear()
+    store.answer.set()  # its queues are found at the other one after their ticks
+    await trio.sleep(2)
+    assert len(ticker._lanes) == 1
+    assert ticker.queues == {"well", *store.names}
+
+
+async def test_a_queue_keeps_its_due_time_when_its_slot_moves(autojump_clock: object, nursery: trio.Nursery) -> None:
+    store = FrozenStore()
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
+    nursery.start_soon(ticker.run)
+    ticker.tick_within("q1", 0)
+    await trio.sleep(1)
+    ticker.tick_within("q1", 500)
+    store.frozen.clear()
+    store.answer.set()
+    due = trio.current_time() + 0.5
+    await trio.sleep(0.6)
+    assert (due, "q1") in store.ticked
+
+
 class HerdStore(SlowStore):
     """Has more due tasks than any tick promotes, and another queue, in which one is due."""
 
@@ -359,7 +423,8 @@ async def test_times_that_are_ever_sooner_are_not_all_kept(autojump_clock: objec
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
     for n in range(100_000):
         ticker.tick_within("q", 3_600_000 - n)
-    assert len(ticker._due._heap) + len(ticker._idle._heap) < 50
+    (lane,) = ticker._lanes.values()
+    assert len(lane.due._heap) + len(lane.idle._heap) < 50
 
 
 async def test_a_time_that_is_far_away_is_kept_once(autojump_clock: object) -> None:
@@ -368,7 +433,8 @@ async def test_a_time_that_is_far_away_is_kept_once(autojump_clock: object) -> N
     with trio.move_on_after(2_000):
         await ticker.run()
     assert store.ticks > 1_500
-    assert len(ticker._due._heap) < 50
+    (lane,) = ticker._lanes.values()
+    assert len(lane.due._heap) < 50
 
 
 class StuckStore(SlowStore):

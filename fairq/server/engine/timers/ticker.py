@@ -10,6 +10,9 @@ of others. A caller waits behind one tick at most: one server at a time promotes
 
 Queues in which something is known to be due are ticked first. The floor gets the rest of a batch, at least one tick of
 TICKS_AT_ONCE: so 10,000 idle queues delay a queue with a due task by one batch, and are looked at all the same.
+
+Each primary of the store has batches of its own: one that stands still holds up the ticks of its own queues alone. A
+queue whose slot has moved is found out after its next tick.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from fairq.io.turns import turn_time
 from fairq.model.queues import AHEAD_MS
 from fairq.server.engine.timers.calendar_jobs import Firing, change_opening_hours
 from fairq.server.rated_log import RatedLog
+from fairq.store import keys
+from fairq.store.connection import Connection
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -64,6 +69,39 @@ class _Line:
 
 
 @define(eq=False)
+class _Lane:
+    """The queues of one primary of the store."""
+
+    due: _Line = field(factory=_Line)  # when something is due
+    idle: _Line = field(factory=_Line)  # the floor, of all queues; without a time while they are ticked
+    sooner: trio.Event = field(factory=trio.Event)
+
+    def next_at(self) -> float:
+        """Return the earliest time."""
+        return min(self.due.first()[0], self.idle.first()[0])
+
+    def put(self, line: _Line, queue: str, at: float) -> None:
+        """Put a queue in line for a time."""
+        if line.put(queue, at):
+            self.sooner.set()
+
+    def take_due(self) -> list[str]:
+        """Return the queues that are due by now, at most TICKS_AT_ONCE."""
+        now, queues = trio.current_time(), list[str]()
+        for line, most in ((self.due, TICKS_AT_ONCE - 1), (self.idle, TICKS_AT_ONCE)):
+            while len(queues) < most and (first := line.first())[0] <= now:
+                queues.append(queue := first[1])
+                self.due.at.pop(queue, None)
+                self.idle.at[queue] = math.inf
+        return queues
+
+    def drop(self, queue: str) -> float:
+        """Take a queue out; returns when something is due there."""
+        self.idle.at.pop(queue, None)
+        return self.due.at.pop(queue, math.inf)
+
+
+@define(eq=False)
 class Ticker:
     """Ticks all queues. `has_ready(queue)` is called for every queue with ready tasks. `server`: its name."""
 
@@ -73,16 +111,16 @@ class Ticker:
     _firing: Firing = field(factory=Firing, init=False)
     _ticked: RatedLog = field(factory=RatedLog, init=False)  # expired tasks
     _ahead: set[str] = field(factory=set, init=False)  # queues by whose node's clock the store is far ahead of ours
-    _due: _Line = field(factory=_Line, init=False)  # when something is due
-    _idle: _Line = field(factory=_Line, init=False)  # the floor, of all queues; without a time while they are ticked
+    _lanes: dict[Connection | None, _Lane] = field(factory=dict, init=False)  # by primary; None: no primary is known
+    _lane_of: dict[str, _Lane] = field(factory=dict, init=False)
     _again_at: dict[tuple[CalendarJob, str], float] = field(factory=dict, init=False)  # when to do a job again
     _floors: dict[str, float] = field(factory=dict, init=False)  # of queues where the last tick found nothing
-    _sooner: trio.Event = field(factory=trio.Event, init=False)
+    _nursery: trio.Nursery | None = field(default=None, init=False)  # while it runs
 
     @property
     def queues(self) -> set[str]:
         """The queues that are ticked."""
-        return set(self._idle.at)
+        return set(self._lane_of)
 
     @property
     def is_ahead(self) -> bool:
@@ -92,10 +130,7 @@ class Ticker:
     @property
     def lag_s(self) -> float:
         """How late the oldest due tick is."""
-        return max(0.0, trio.current_time() - self._next_at())
-
-    def _next_at(self) -> float:
-        return min(self._due.first()[0], self._idle.first()[0])
+        return max(0.0, trio.current_time() - min((lane.next_at() for lane in self._lanes.values()), default=math.inf))
 
     def tick_within(self, queue: str, in_ms: float) -> None:
         """Schedule a tick of a queue (all its places) or place after `in_ms`, or earlier at the floor interval."""
@@ -105,13 +140,24 @@ class Ticker:
 
     def _expect(self, queue: str, due: float, floor: float) -> None:
         """Add a time when a queue is due, unless the tick at the floor comes first: so the heap stays short."""
+        lane, now = self._lane_of.get(queue) or self._find_lane(queue), turn_time()
         if due <= floor:
-            self._put(self._due, queue, due)
-        self._put(self._idle, queue, floor)
+            lane.put(lane.due, queue, now + due)
+        lane.put(lane.idle, queue, now + floor)
 
-    def _put(self, line: _Line, queue: str, seconds: float) -> None:
-        if line.put(queue, turn_time() + seconds):
-            self._sooner.set()
+    def _find_lane(self, queue: str) -> _Lane:
+        """Put a queue into the lane of its primary."""
+        primary = self.store.connection.owner(keys.queue_prefix(queue))
+        lane = self._lanes.get(primary)
+        if lane is None:
+            lane = self._lanes[primary] = _Lane()
+            if self._nursery:
+                self._nursery.start_soon(self._run_lane, primary, lane)
+        if (former := self._lane_of.get(queue)) not in (None, lane):
+            assert former
+            lane.put(lane.due, queue, former.drop(queue))
+        self._lane_of[queue] = lane
+        return lane
 
     def _idle_floor(self, queue: str) -> float:
         """Return the longest time (s) until the next tick of a queue in which a tick found nothing."""
@@ -122,8 +168,8 @@ class Ticker:
 
     def forget(self, queue: str) -> None:
         """Stop ticking a queue that was deleted."""
-        self._due.at.pop(queue, None)
-        self._idle.at.pop(queue, None)
+        if lane := self._lane_of.pop(queue, None):
+            lane.drop(queue)
         self._floors.pop(queue, None)
         self._ahead.discard(queue)
         for job, of in list(self._again_at):
@@ -132,28 +178,26 @@ class Ticker:
 
     async def run(self) -> None:
         """Tick until cancelled."""
-        async with background(self._discover):
-            while True:
-                if queues := self._take_due():
-                    await run_all(*(partial(self._tick_and_go_on, queue) for queue in queues))
-                    continue
-                self._sooner = trio.Event()
-                with trio.move_on_at(self._next_at()):
-                    await self._sooner.wait()
+        async with background(self._discover) as self._nursery:
+            for primary, lane in self._lanes.items():
+                self._nursery.start_soon(self._run_lane, primary, lane)
+            await trio.sleep_forever()
 
-    def _take_due(self) -> list[str]:
-        """Return the queues that are due by now, at most TICKS_AT_ONCE."""
-        now, queues = trio.current_time(), list[str]()
-        for line, most in ((self._due, TICKS_AT_ONCE - 1), (self._idle, TICKS_AT_ONCE)):
-            while len(queues) < most and (first := line.first())[0] <= now:
-                queues.append(queue := first[1])
-                self._due.at.pop(queue, None)
-                self._idle.at[queue] = math.inf
-        return queues
+    async def _run_lane(self, primary: Connection | None, lane: _Lane) -> None:
+        """Tick the queues of one primary, while it has any."""
+        while lane.idle.at:
+            if queues := lane.take_due():
+                await run_all(*(partial(self._tick_and_go_on, queue) for queue in queues))
+                continue
+            lane.sooner = trio.Event()
+            with trio.move_on_at(lane.next_at()):
+                await lane.sooner.wait()
+        del self._lanes[primary]
 
     async def _tick_and_go_on(self, queue: str) -> None:
         due, floor = await self._tick(queue)
-        if queue in self._idle.at:  # not forgotten meanwhile
+        if queue in self._lane_of:  # not forgotten meanwhile
+            self._find_lane(queue)
             self._expect(queue, due, floor)
 
     async def _discover(self) -> None:
@@ -167,7 +211,8 @@ class Ticker:
             else:
                 new = [queue for queue in queues if queue not in known]
                 for n, queue in enumerate(new):  # thousands at once would delay the ticks that are due
-                    self._put(self._idle, queue, n / _NEW_PER_S)
+                    lane = self._find_lane(queue)
+                    lane.put(lane.idle, queue, turn_time() + n / _NEW_PER_S)
                 for queue in known.difference(queues):
                     self.forget(queue)
             await trio.sleep(_DISCOVER_S)
