@@ -2,7 +2,8 @@
 
 Every call is idempotent on ids that are fixed before it is first sent, so a call without an answer is sent again on the
 next connection. After a refusal, one frame of the queue is sent outside the window, MAX_APART in all: a server needs
-seconds to notice that its store is away.
+seconds to notice that its store is away. Until it has, frames without an answer for LATE_S leave the window, and count
+for their own queue alone: those of the others do not wait for one primary of the store.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from fairq.wire.terms import Role
 from fairq.wire.waits import Wait, Waits
 
 MAX_APART = 32
+LATE_S = 0.1
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 SWEEP_CALLS = 100  # after this many new calls, plus as many as wait, the rest of done calls is dropped
-_Place = type[Exchange] | Key | None  # the window in which a frame under way counts; None: apart
+_Place = type[Exchange] | Key | None  # where a frame under way counts: a window, the late ones of a key; None: apart
 _OF_SERVER = frozenset({Draining.code, TooMany.code})  # refusals that concern every queue
 
 
@@ -109,6 +111,8 @@ class ClientSession(Session):
     _resume_at: float | None = field(default=None, init=False)  # all frames are held back until then
     # Those of them, by ref; when each was sent, and its size.
     _exchanges: dict[int, tuple[Exchange, Sequence[_Place], float, int]] = field(factory=dict, init=False)
+    _in_window: dict[int, None] = field(factory=dict, init=False)  # those that count in a window, the oldest first
+    _is_full: bool = field(default=False, init=False)  # frames wait for such a window, or did
     _later: list[tuple[float, int, _RequestExchange]] = field(factory=list, init=False)  # a heap
 
     def __attrs_post_init__(self) -> None:
@@ -139,6 +143,7 @@ class ClientSession(Session):
         self._outbox, self.outgoing_bytes = [], 0
         lost, self._exchanges = self._exchanges, {}
         self.under_way.clear()
+        self._in_window.clear()
         for exchange, *_ in reversed(lost.values()):
             exchange.lost()
 
@@ -286,6 +291,7 @@ class ClientSession(Session):
         return self._exchanges[ref][0]
 
     def _forget(self, ref: int) -> None:
+        self._in_window.pop(ref, None)
         for place in self._exchanges.pop(ref)[1]:
             if left := self.under_way.pop(place) - 1:
                 self.under_way[place] = left
@@ -297,7 +303,25 @@ class ClientSession(Session):
                 return False
             if self.pauses.refusals(key):
                 return key not in self.under_way and self.under_way.get(None, 0) < MAX_APART
-        return self.under_way.get(kind, 0) < window
+        is_full = self.under_way.get(kind, 0) + self.under_way.get(key, 0) >= window
+        self._is_full = self._is_full or is_full
+        return not is_full
+
+    def _late_at(self) -> float:
+        """Return when the oldest frame in a window is late."""
+        return self._exchanges[next(iter(self._in_window))][2] + LATE_S if self._in_window else inf
+
+    def _take_late_out(self, now: float) -> None:
+        """Take frames that have no answer for LATE_S out of their windows."""
+        self._is_full = False
+        while self._late_at() <= now:
+            ref = next(iter(self._in_window))
+            del self._in_window[ref]
+            exchange, (window,), sent_at, size = self._exchanges[ref]
+            self._exchanges[ref] = exchange, (exchange.key,), sent_at, size
+            if left := self.under_way.pop(window) - 1:
+                self.under_way[window] = left
+            self.under_way[exchange.key] = self.under_way.get(exchange.key, 0) + 1
 
     def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange, now: float) -> None:
         """Send a frame that expects an answer; if the server would refuse it, fail the exchange instead."""
@@ -315,6 +339,8 @@ class ClientSession(Session):
             return
         is_apart = self.pauses.has_any and exchange.has_window and self.pauses.refusals(exchange.key) > 0
         places: Sequence[_Place] = (exchange.key, None) if is_apart else (type(exchange),)
+        if exchange.has_window and not is_apart:
+            self._in_window[ref] = None
         self._exchanges[ref] = exchange, places, now, len(message)
         if now + PROBE_S < self.suspicion.due_at:
             self.suspicion.sent(now, is_due=exchange.is_due)
@@ -335,6 +361,8 @@ class ClientSession(Session):
             self.pauses.end(now)
         while self._later and self._later[0][0] <= now:
             self.ask(heapq.heappop(self._later)[2])
+        if self._is_full:
+            self._take_late_out(now)
         if self.is_open and self._resume_at is None:
             self.gather(now)
         return super().outgoing(now)
@@ -356,6 +384,7 @@ class ClientSession(Session):
     def _next_lines(self) -> Key | None:
         """Return the tasks to send next; a server that drains still serves handlers of the leases it knows."""
         if self.under_way.get(EnqueueExchange, 0) >= SEND_WINDOW and not self.pauses.has_any:
+            self._is_full = True
             return None
         for key in self.enqueues.lines:
             if (key[0] == "enqueue_from" or not self.is_draining) and self.has_room(EnqueueExchange, key, SEND_WINDOW):
@@ -375,7 +404,7 @@ class ClientSession(Session):
             earliest = min(earliest, self.pauses.deadline())
         if self.is_open and self._later:
             earliest = min(earliest, self._later[0][0])
-        return earliest
+        return min(earliest, self._late_at()) if self._is_full else earliest
 
     def expire(self, now: float) -> None:
         """Do what is due: heartbeat, time-out, and calls past their deadline."""

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fairq.errors import BadRequest, Closed, Draining, OutcomeUnknown, TooLarge, TooMany, Unavailable
 from fairq.model.tasks import NewTask
 from fairq.wire.calls import Call
+from fairq.wire.client_session import LATE_S
 from tests.frames import read_frame
 
 from .ends import WELCOME, End, ids
@@ -203,6 +204,7 @@ class ClientMachine(RuleBasedStateMachine):
             for each in made:
                 assert not each.call.is_done, "it was given up"
                 each.was_sent = True
+            frame["sent_at"] = self.end.now
             self.under_way.append(frame)
         for numbers in requests.values():
             assert numbers == sorted(numbers)
@@ -219,8 +221,20 @@ class ClientMachine(RuleBasedStateMachine):
 
     @invariant()
     def frames_of_tasks_are_few(self) -> None:
-        count = sum(frame["type"] == "enqueue" for frame in self.under_way)
-        assert count <= WINDOW + len(QUEUES) * self.is_refused
+        frames = [frame for frame in self.under_way if frame["type"] == "enqueue"]
+        recent = [frame for frame in frames if self.end.now < frame["sent_at"] + LATE_S]
+        assert len(recent) <= WINDOW + len(QUEUES) * self.is_refused
+        assert all(sum(frame["queue"] == queue for frame in frames) <= WINDOW + self.is_refused for queue in QUEUES)
+
+    @invariant()
+    def queues_do_not_wait_for_a_late_one(self) -> None:
+        """Nothing of a queue is under way, and it may send: then only frames that left just now hold it back."""
+        session, under_way = self.end.session, [frame for frame in self.under_way if frame["type"] == "enqueue"]
+        recent = sum(self.end.now < frame["sent_at"] + LATE_S + 1e-5 for frame in under_way)
+        for _, queue in session.enqueues.lines if session.is_open and not self.is_draining else ():
+            may_send = self.end.now > max(self.held_until["enqueue", queue], self.all_held_until) + 1e-5
+            is_served = queue in {frame["queue"] for frame in under_way}
+            assert is_served or recent >= WINDOW or not may_send
 
     @invariant()
     def calls_end_as_the_server_has_answered(self) -> None:

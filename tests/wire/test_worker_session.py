@@ -12,6 +12,7 @@ from fairq.model.checks import MAX_ERROR_CHARS, MAX_TRACEBACK_BYTES
 from fairq.model.rules import MAX_LEASE
 from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.wire.calls import Call
+from fairq.wire.client_session import LATE_S
 from fairq.wire.frames import HeldLease, Report
 from fairq.wire.strict_json import MAX_COST, check_cost
 from fairq.wire.worker_session import WorkerSession
@@ -37,13 +38,21 @@ class WorkerEnd(End):
         self.reply(frame, leases=["ok"] * len(frame["leases"]))
         return self
 
-    def push(self, *ids: str, lease: int = 1, attempt: int = 1, lease_s: float = LEASE_S, queue: str = "q") -> Any:
+    def push(
+        self,
+        *ids: str,
+        lease: int = 1,
+        attempt: int = 1,
+        lease_s: float = LEASE_S,
+        queue: str = "q",
+        **more: Any,
+    ) -> Any:
         tasks = [
             {"id": id, "lease": lease, "attempt": attempt, "max_attempts": 5, "tenant": "t", "enqueued_at_ms": 1,
              "payload": None}
             for id in ids
         ]  # fmt: skip
-        return self.hear({"type": "push", "queue": queue, "lease_ms": round(lease_s * 1000), "tasks": tasks})
+        return self.hear({"type": "push", "queue": queue, "lease_ms": round(lease_s * 1000), "tasks": tasks, **more})
 
     def ack(self, *ids: str, lease: int = 1, queue: str = "q") -> bool:
         """Settle leases; tells whether all were held."""
@@ -123,6 +132,20 @@ def test_two_settles_are_under_way_at_most_and_the_rest_gathers(end: WorkerEnd) 
     end.stored(frames[0])
     assert end.session.holding == 4
     assert ids(end.only()) == ["c", "d", "e"]
+
+
+def test_partitions_whose_settlements_have_no_answer_hold_up_no_others(end: WorkerEnd) -> None:
+    late = []
+    for partition, names in (("4.0", "abc"), ("4.1", "def"), ("4.2", "ghi")):
+        end.push(*names, partition=partition)
+        end.ack(*names)
+        late += [ids(frame) for frame in end.sent()]
+    assert late == [["a", "b", "c"], ["d", "e", "f"]], "the window is full"
+    end.pass_time(LATE_S)
+    frame = end.only()
+    assert ids(frame) == ["g", "h", "i"]
+    end.stored(frame)
+    assert end.session.holding == 6
 
 
 @pytest.mark.parametrize(
