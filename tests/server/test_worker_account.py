@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairq.model.tasks import Lease
+from fairq.model.tasks import Lease, Settlement
 from fairq.server.engine.dispatch.worker_account import OVER_S, Terms, WorkerAccount
 
 
@@ -25,6 +25,28 @@ def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
     assert account.held_of("q") == {"a": 70, "b": 70}
     assert account.has(("other", "a"), 70)
     assert not account.has(("other", "a"), 71)
+
+
+def test_leases_whose_settlement_failed_take_no_room_as_many_as_there_is_credit() -> None:
+    """Their primary is away: meanwhile the worker runs tasks of others."""
+    charged: list[tuple[str, int]] = []
+    account = WorkerAccount(2)
+    account.charge_to(lambda place, leases, _: charged.append((place, leases)))
+    for round, ids in enumerate(("ab", "cd")):
+        account.lease("q/2.0", leases(*ids), 10.0, 0.0)
+        assert account.free == 0
+        ended = account.end("q", [Settlement("ack", id, 70) for id in ids])
+        for key, (lease, terms) in ended.items():
+            account.add_unsettled(key, lease, terms, 0.0)
+        assert account.free == (2, 0)[round]
+    assert account.busy == 4, "they are given back if the worker goes"
+    account.end("q", [Settlement("ack", "a", 70)])  # again, as its worker does
+    assert account.free == 1
+    account.end("q", [Settlement("ack", "b", 70), Settlement("ack", "c", 70)])
+    assert account.free == 2
+    account.expire(11.0)
+    assert (account.busy, account.free) == (0, 2)
+    assert sum(leases for place, leases in charged if place) == 0
 
 
 def test_less_credit_than_is_held_leaves_nothing_free() -> None:

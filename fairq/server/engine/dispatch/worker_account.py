@@ -43,7 +43,8 @@ class WorkerAccount:
     bring. `owners` is shared by all accounts of a server: it maps a task to the owner of the account with its lease
     (`owner` is this account's). A lease that is neither settled nor renewed within its time plus OVER_S leaves the
     account by itself, and `is_freed` is set. `charge(place, leases, when they began)`, if there is one, is called with
-    the leases that begin, and with -1 for each that ends.
+    the leases that begin, and with -1 for each that ends. Leases that the worker has settled, but the store has not,
+    take no room, as many as it has credit: their primary may be away for long.
     """
 
     credit: int = 0
@@ -60,6 +61,9 @@ class WorkerAccount:
     lost: int = field(default=0, init=False)  # leases that have expired since its worker was heard of
     charge: Charge | None = field(default=None, init=False)
     over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
+    _unsettled: set[TaskKey] = field(
+        factory=set, init=False
+    )  # leases that the worker has settled, but the store has not
     _renewing: dict[TaskKey, int] = field(factory=dict, init=False)  # leases being renewed that have not ended since
     _queue_s: dict[str, float] = field(factory=dict, init=False)  # how long leases of each queue last now
 
@@ -86,7 +90,8 @@ class WorkerAccount:
         """How many more leases the worker may hold."""
         if self.line.waiting or self.line.alone in self.held:  # a task runs alone, or waits to do so
             return 0
-        return max(0, self.credit - self.reserved - len(self.held) - self.handed)
+        free = self.credit - self.reserved - len(self.held) - self.handed
+        return max(0, free + min(len(self._unsettled), self.credit) if self._unsettled else free)
 
     def lease(self, place: str, leases: Sequence[Lease], lease_s: float, now: float) -> None:
         """Add leases that are about to be pushed to the worker."""
@@ -105,11 +110,17 @@ class WorkerAccount:
         self.terms |= dict.fromkeys(numbers, terms)
         self.owners |= dict.fromkeys(numbers, self.owner)
 
+    def add_unsettled(self, key: TaskKey, lease: int, terms: Terms, now: float) -> None:
+        """Add a lease back whose settlement failed; its worker settles it again."""
+        self.add(key, lease, evolve(terms, place=""), now)
+        self._unsettled.add(key)
+
     def add(self, key: TaskKey, lease: int, terms: Terms, now: float) -> None:
-        """Add a lease that was not pushed here: it comes from another connection, or back since its settlement failed.
+        """Add a lease that was not pushed here: it comes from another connection, for example.
 
         Its worker may have begun it.
         """
+        self._unsettled.discard(key)
         if self.charge:
             self._charge_ends(self.charge, self.terms.keys() & {key})
             self.charge(terms.place, 1, now)
@@ -193,6 +204,8 @@ class WorkerAccount:
         if self.charge:
             self._charge_ends(self.charge, keys)
         held, terms, owners, owner = self.held, self.terms, self.owners, self.owner
+        if self._unsettled:
+            self._unsettled.difference_update(keys)
         for key in keys:
             del held[key], terms[key]
             if owners.get(key) is owner:

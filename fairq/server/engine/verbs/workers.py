@@ -108,7 +108,7 @@ async def _settle_own(
         now = trio.current_time()
         for key, (lease, terms) in ended.items():
             if key not in account.held:  # some may have ended, and their tasks come again
-                account.add(key, lease, terms, now)
+                account.add_unsettled(key, lease, terms, now)
         raise
     if ids := [id for (_, id), (_, terms) in ended.items() if terms.has_progress]:
         await app.store.forget_progress(queue, ids)
