@@ -1,5 +1,7 @@
 """Plays transcripts of the documents against servers: `<name> > <frame>` is sent, `<name> < <frame>` must come.
 
+Over HTTP `<name> > <method> <path> <body>` is sent, and `<name> < <status> <body>` must come.
+
 A line that begins with `--` is something else that happens (`_EVENTS`). A name is a role's, or begins with one
 (`worker-2`); without a name the role is that of the words above the block ("A tenant:"). A connection is opened by an
 event, or when its welcome is expected. The queue `emails` has a clock that stands until the transcript says that time
@@ -14,20 +16,25 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 import trio
 from attrs import Factory, define
 
+from fairq.client.channel import Target
+from fairq.client.connect import open_transport
 from fairq.server.run import Served
 
 from .clock import StoreClock
-from .harness import OPERATOR, PRODUCER, WORKER, Raw, raw, running, tenant
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, running, tenant, url_of
+from .web.http.harness import api
 
 BEGIN_MS = 1_763_683_200_000  # 2025-11-21 00:00 UTC
 QUEUE = "emails"
 TOKENS = {"tenant": tenant("acme"), "worker": WORKER, "operator": OPERATOR, "producer": PRODUCER}
 STANDING_FOR = {"lease", "session", "server"}  # fields whose values differ each time
-_LINE = re.compile(r"(?:(?P<name>[a-z]+(?:-\d)?) +)?(?P<side>[<>]) (?P<frame>\{.*\})")
+_HTTP = r"[A-Z]+ /\S*|\d+"  # a method and a path, or a status
+_LINE = re.compile(rf"(?:(?P<name>[a-z]+(?:-\d)?) +)?(?P<side>[<>]) (?P<http>{_HTTP})? ?(?P<frame>\{{.*\}})?")
 _EVENT = re.compile(r"-- (?P<event>.+)")
 _FOREVER = 60.0  # seconds: longer than a transcript takes
 
@@ -36,9 +43,10 @@ class Line(NamedTuple):
     """A line of a transcript: a frame and who sends or gets it, or an event."""
 
     text: str
-    name: str = ""
-    side: str = ""
-    frame: dict[str, Any] | None = None
+    name: str
+    side: str  # empty: an event
+    frame: dict[str, Any]  # over HTTP a body; empty if there is none
+    http: str
 
 
 def transcripts(document: str) -> dict[str, list[Line]]:
@@ -47,7 +55,7 @@ def transcripts(document: str) -> dict[str, list[Line]]:
     for part in re.split(r"^##+ ", document, flags=re.MULTILINE)[1:]:
         heading = part.splitlines()[0]
         for above, block in re.findall(r"([^\n]*)\n\n```\n(.*?)^```$", part, re.DOTALL | re.MULTILINE):
-            if re.search(r"^(?:[a-z0-9-]+ +)?[<>] \{", block, re.MULTILINE):
+            if re.search(r"^(?:[a-z0-9-]+ +)?[<>] [{A-Z]", block, re.MULTILINE):
                 found.setdefault(heading, []).extend(_lines(block, above))
     return found
 
@@ -56,11 +64,12 @@ def _lines(block: str, above: str) -> Iterator[Line]:
     role = next((role for role in TOKENS if f"A {role}:" in above), "")
     for text in block.splitlines():
         if event := _EVENT.fullmatch(text):
-            yield Line(event["event"])
+            yield Line(event["event"], "", "", {}, "")
         else:
             line = _LINE.fullmatch(text)
             assert line, f"no line of a transcript: {text}"
-            yield Line(text, line["name"] or role, line["side"], json.loads(line["frame"]))
+            frame = json.loads(line["frame"] or "{}")
+            yield Line(text, line["name"] or role, line["side"], frame, line["http"] or "")
 
 
 @define(eq=False)
@@ -71,23 +80,41 @@ class Stage:
     clock: StoreClock
     nursery: trio.Nursery
     connections: dict[str, Raw] = Factory(dict)
+    tokens: dict[str, str] = Factory(dict)  # of names that have one of their own
+    _answers: dict[str, httpx.Response] = Factory(dict)  # over HTTP, to the last request of each name
     _stacks: dict[str, AsyncExitStack] = Factory(dict)
     _unread: dict[str, list[dict[str, Any]]] = Factory(dict)
     _stands_for: dict[Any, Any] = Factory(dict)
 
     async def play(self, line: Line) -> None:
-        if line.frame is None:
+        if not line.side:
             await self._happen(line.text)
+        elif line.http:
+            await self._play_http(line)
         elif line.side == ">":
             await self.connections[line.name].send(**self._real(line.frame))
         else:
             frame = await self._next(line.name, line.frame)
             assert self._as_documented(line.frame, frame) == line.frame, f"{line.text}\nbut it is\n{json.dumps(frame)}"
 
+    async def _play_http(self, line: Line) -> None:
+        if line.side == ">":
+            method, path = line.http.split()
+            async with api(self.servers[0], self._token_of(line.name)) as client:
+                self._answers[line.name] = await client.request(method, path, json=self._real(line.frame) or None)
+        else:
+            answer = self._answers.pop(line.name)
+            assert answer.status_code == int(line.http), f"{line.text}\nbut it is\n{answer.text}"
+            found = answer.json()
+            assert self._as_documented(line.frame, found) == line.frame, f"{line.text}\nbut it is\n{answer.text}"
+
     async def _next(self, name: str, wanted: dict[str, Any]) -> dict[str, Any]:
         """Return the next frame of a type, with a ref if it has one; others may come first, and are kept."""
         if wanted["type"] == "welcome":
-            await self.open(name)
+            if name not in self.connections:
+                await self.open(name)
+            welcome = await self.connections[name].receive()  # before all else
+            return {field: each for field, each in welcome.items() if field != "warning"}  # of tokens for development
         unread = self._unread[name]
         while True:
             for frame in unread:
@@ -100,9 +127,11 @@ class Stage:
         """Connect to the first server that does not stop."""
         served = next(served for served in self.servers if not served.app.is_draining)
         stack = self._stacks[name] = AsyncExitStack()
-        connection = await stack.enter_async_context(raw(served, TOKENS[name.partition("-")[0]]))
-        del connection.welcome["warning"]  # of a server with tokens for development
-        self.connections[name], self._unread[name] = connection, [connection.welcome]
+        opening = open_transport(Target.parse(url_of(served)), self._token_of(name))
+        self.connections[name], self._unread[name] = Raw(await stack.enter_async_context(opening)), []
+
+    def _token_of(self, name: str) -> str:
+        return self.tokens.get(name) or TOKENS[name.partition("-")[0]]
 
     async def _happen(self, event: str) -> None:
         for words, happen in _EVENTS.items():
@@ -111,10 +140,14 @@ class Stage:
                 return
         raise AssertionError(f"no transcript can say: {event}")
 
+    async def name_token(self, name: str, token: str) -> None:
+        """Use a token that the transcript has created."""
+        self.tokens[name] = token
+
     async def connect(self, name: str) -> None:
         """Connect, and pass the welcome over."""
         await self.open(name)
-        self._unread[name].clear()
+        await self._next(name, {"type": "welcome"})
 
     async def lose(self, name: str) -> None:
         """Break a connection off."""
@@ -159,7 +192,7 @@ class Stage:
             return [self._real(each) for each in value]
         if isinstance(value, dict):
             return {
-                name: self._stands_for[each] if name in STANDING_FOR else self._real(each)
+                name: self._stands_for.get(each, each) if name in STANDING_FOR else self._real(each)
                 for name, each in value.items()
             }
         return value
@@ -187,6 +220,8 @@ class Stage:
 
 _EVENTS: dict[str, Callable[..., Awaitable[None]]] = {
     r"(\S+) connects(?: again)?(?:, to another server)?": Stage.connect,
+    r"(\S+) has the token (\S+)": Stage.name_token,
+    r"(\S+) connects, and does not wait for the welcome": Stage.open,
     r"(\S+): the connection is lost": Stage.lose,
     r"(\S+): the connection is lost before the reply to request (\d+)": Stage.lose_before,
     r"(\S+): the server closes the connection with (\d+)": Stage.closed,
@@ -202,7 +237,7 @@ async def open_stage(store: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     clock.govern(store)
     clock.now_ms = BEGIN_MS
     async with (
-        running(store, reconnect_grace=_FOREVER) as one,
+        running(store, reconnect_grace=_FOREVER, http_port=0) as one,
         running(store, reconnect_grace=_FOREVER) as two,
         trio.open_nursery() as nursery,
     ):
