@@ -36,6 +36,7 @@ SETTINGS = {
     "save": "",
     "auto-aof-rewrite-percentage": "0",
     "repl-diskless-sync-delay": "0",  # else a replica waits five seconds for others to come
+    "shutdown-timeout": "0",  # else a primary that ends waits for its replicas
 }
 
 

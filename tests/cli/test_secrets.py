@@ -132,7 +132,7 @@ def test_no_secret_is_in_any_log_or_error(
         make_token(Role.TENANT)[1],
     ]
     ada, worker, unknown = tokens
-    logs = ("--grace", "1", "--log-level", "debug", log)
+    logs = ("--grace", "0.1", "--log-level", "debug", log)
     serve = ("serve", "--port", "0", "--http-port", "0", "--admin-port", "0", "--unsafe-store", *logs)
 
     async def answer(request: Request) -> Reply:
@@ -152,7 +152,7 @@ def test_no_secret_is_in_any_log_or_error(
             heard.running(*posts, *logs, until="answered 500", cwd=tmp_path, FAIRQ_WEBHOOK_SECRET=SECRET, **working),
         ):
             store.kill()  # all of them log what they make of it
-            heard.run("enqueue", "emails", f'"{PAYLOAD}"', *at, "--timeout", "2", code=1, FAIRQ_TOKEN=ada)
+            heard.run("enqueue", "emails", f'"{PAYLOAD}"', *at, "--timeout", "0.5", code=1, FAIRQ_TOKEN=ada)
     heard.run(*posts, "--secret-file", tmp_path / "none", code=2, FAIRQ_TOKEN=worker)
     heard.run(*posts, code=2, FAIRQ_TOKEN=worker, FAIRQ_WEBHOOK_SECRET=f"{SECRET}!")
     for wrong in (secret_url, secret_url.replace("redis:", "http:"), secret_url.replace(":", "://", 1)):

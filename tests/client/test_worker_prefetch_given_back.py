@@ -82,7 +82,7 @@ async def test_none_begins_after_its_expiry_however_wrong_the_workers_clock_is(
     await ada.enqueue("emails", "first")
     async with working(app):
         await wait_until(lambda: began == ["first"])
-        brief = await ada.enqueue("emails", "brief", expires_in=2)
+        brief = await ada.enqueue("emails", "brief", expires_in=1)
         await holding(app, 1)
         await trio.sleep_until(app._run.runners.waiting[0][2])  # its expiry
         finish.set()

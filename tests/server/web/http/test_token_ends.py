@@ -66,6 +66,7 @@ async def test_a_stream_ends_with_the_token_as_a_websocket_does(served: Served, 
 async def test_a_token_in_use_is_remembered_however_long_its_requests_wait(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fairq.server.engine.long_poll.POLL_S", 0.05)  # between two looks for who has gone
     answers: list[httpx.Response] = []
     async with api(served) as ada, raw(served, WORKER) as worker, trio.open_nursery() as nursery:
 
