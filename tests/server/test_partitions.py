@@ -236,7 +236,7 @@ async def test_an_operator_chooses_the_number_of_partitions_of_a_new_queue(serve
         assert {name: row["settings"][name] for name in settings} == settings
         await ada.enqueue("one", ["a"])
         for queue, partitions in ((Q, 6), (Q, 1), ("one", 2)):
-            with pytest.raises(Refused, match=r"not_empty settings\.partitions.*chosen when a queue is made"):
+            with pytest.raises(Refused, match=r"not_empty settings\.partitions.*fairq restore FILE"):
                 await operator.ask("configure", queue=queue, settings={"partitions": partitions, "lease_ms": 100})
         assert (await operator.ask("configure", queue="one", settings={"partitions": 1}))["previous"] == {
             "partitions": 1
