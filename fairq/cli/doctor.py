@@ -147,14 +147,17 @@ async def _ask_server(server: Server) -> list[Finding]:
     try:
         async with connected(server) as client:
             queues = await client.queues()
-            divided = [row.queue for row in queues if row.settings.partitions > 1][:_MOST_DIVIDED]
-            named = [row for queue in divided for row in await client.queues(queue)]
+            divided = [row.queue for row in queues if row.settings.partitions > 1 and not row.is_unavailable]
+            named = [row for queue in divided[:_MOST_DIVIDED] for row in await client.queues(queue)]
     except FairqError as error:
         return [Finding("warning", "server", error.message, "check --url and --token, and that a server runs")]
     served = [row for row in queues if not row.is_paused and not row.is_closed]
     waiting = [row.queue for row in served if row.ready and row.takers == "none"]
     silent = {say_silence(each): None for row in queues for each in row.silent}
     found = [Finding("warning", "workers", each, "see its log: is its event loop blocked?") for each in silent]
+    if unread := [row.queue for row in queues if row.is_unavailable]:
+        message = f"a part of the store is away, and with it these queues: {', '.join(unread[:10])}"
+        found.append(Finding("problem", "server", message, "see the server's log for which node"))
     found += chain(*map(look_at_partitions, named))
     if waiting:
         message = f"tasks wait and no worker is attached: {', '.join(waiting[:10])}"

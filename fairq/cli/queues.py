@@ -45,10 +45,21 @@ _SETTINGS = (
 )
 _COLUMNS = columns_of(
     "queue", "ready", "pending", "delayed", "leased", "dead", "done", "expired", "workers", "takers", "slots", "kept",
-    "idle", "share", "is_paused", "is_closed", "made_by", "is_repairing", takers="taken",
+    "idle", "share", "is_paused", "is_closed", "made_by", "is_repairing", "is_unavailable", takers="taken",
 )  # fmt: skip
 _PLACES = columns_of("partition", "primary", "weight", "ready", "pending", "delayed", "leased", "dead")
-_RARE = ("pending", "delayed", "dead", "expired", "kept", "is_paused", "is_closed", "made_by", "is_repairing")
+_RARE = (
+    "pending",
+    "delayed",
+    "dead",
+    "expired",
+    "kept",
+    "is_paused",
+    "is_closed",
+    "made_by",
+    "is_repairing",
+    "is_unavailable",
+)
 _TAKERS = {"": "", "some": "yes", "none": "nobody", "unknown": "unknown"}
 
 

@@ -102,6 +102,9 @@ class Page:
         queues.sort(key=lambda row: (-(row.leased + _waiting(row)), row.queue))
         found: dict[str, Any] = {"queues": [], "tenants": [], "more": max(0, len(queues) - QUEUES)}
         for place, row in enumerate(queues[:QUEUES]):
+            if row.is_unavailable:
+                found["queues"].append(dict.fromkeys(_OF_QUEUE) | {"queue": row.queue, "notes": "unavailable"})
+                continue
             history = await client.history(row.queue)
             found["queues"].append(_queue_row(row, history))
             if place < _DETAILED and row.made_at_ms:  # else only workers have named it

@@ -34,7 +34,8 @@ class QueueRow(QueueState):
     `workers`: attached to any server. `slots`: theirs; of these `kept` for tenants that have nothing running, and
     `idle`; `shared`: those of workers with several queues, which are `shared_by` so many queues. `takers`: whether
     workers of any server take its tasks; empty: none waits. `silent`: workers that are silent, at most ten.
-    `places`: its partitions, if it has several and was asked for by its name.
+    `places`: its partitions, if it has several and was asked for by its name. `is_unavailable`: it cannot be read now:
+    counts and settings are those of a new queue.
     """
 
     workers: int
@@ -47,6 +48,7 @@ class QueueRow(QueueState):
     takers: Takers = ""
     version: str = ""  # of its settings
     places: list[PartitionRow] = field(factory=list)
+    is_unavailable: bool = False
 
 
 @frozen

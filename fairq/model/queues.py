@@ -131,3 +131,8 @@ class QueueState:
     settings: QueueSettings
     made_by: str = ""  # empty: an operator
     made_at_ms: int = 0  # 0: not made yet
+
+
+def unread_state(queue: str) -> QueueState:
+    """Return the state of a queue that cannot be read: no counts, and the settings of a new one."""
+    return QueueState(queue, *(0,) * 9, *(False,) * 4, settings=QueueSettings())

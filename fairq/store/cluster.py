@@ -96,6 +96,8 @@ class Cluster:
         """Send a command to the primary that has its key and return its reply; the same errors as Connection.call."""
         slot = slot_of(command)
         node = self._owners[slot]
+        if command[0] == "PUBLISH" and not (node and node.is_connected):  # any node tells it to all
+            node = next((each for each in self._primaries if each.is_connected), node)
         if node is None:
             self.refresh_soon()
             raise Unavailable(f"no node of the cluster serves slot {slot}")

@@ -17,6 +17,8 @@ from rich.console import Console, RenderableType
 
 from fairq.cli.output import make_table
 from fairq.cli.top import _OF_QUEUE, _OF_TENANT, draw_table
+from fairq.errors import Unavailable
+from fairq.model.queues import QueueState
 from fairq.model.texts import say_ms
 from tests.server.harness import OPERATOR
 
@@ -32,6 +34,25 @@ def fill(commands: Commands, server: ServerThread) -> None:
             commands.enqueue("emails", str(n), name=tenant)
         if tenant == "acme":
             server.call(server.served.app.recorder.flush)
+
+
+def test_a_queue_that_cannot_be_read_is_named_beside_the_others(
+    commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(commands, server)
+    commands.enqueue("away", "1")
+    read = server.served.app.store.queue
+
+    async def queue(_: object, name: str) -> QueueState:
+        if name == "away":
+            raise Unavailable("no connection to the store")
+        return await read(name)
+
+    monkeypatch.setattr(type(server.served.app.store), "queue", queue)
+    rows = {row["queue"]: row for row in commands("top", "--json").json["queues"]}
+    assert (rows["emails"]["ready"], rows["away"]["ready"], rows["away"]["notes"]) == (4, None, "unavailable")
+    for command in ("top --once", "queues list"):
+        assert "unavailable" in commands(*command.split()).out
 
 
 def test_one_picture_has_queues_and_tenants(commands: Commands, server: ServerThread) -> None:

@@ -163,3 +163,22 @@ async def test_a_queue_with_partitions_goes_on_while_a_primary_stands_still(
             await wait_until(lambda: len(ran) >= TASKS * len(home), 50)
             nursery.cancel_scope.cancel()
     assert sorted(ran) == sorted((tenant_, n) for tenant_ in home for n in range(TASKS))
+
+
+async def test_operators_see_the_other_queues_while_a_primary_is_away(
+    start_cluster: Callable[..., clusters.Cluster], tmp_path: Path
+) -> None:
+    cluster = start_cluster()
+    dead = cluster.owner(keys.WORKERS)  # over which servers ask each other
+    assert dead is not cluster.owner(keys.QUEUES)
+    away = {queue for queue in QUEUES if cluster.owner(keys.queue_prefix(queue)) is dead}
+    async with running(cluster.url) as served, raw(served, PRODUCER) as producer, raw(served, OPERATOR) as operator:
+        for queue in QUEUES:
+            await producer.ask("enqueue", queue=queue, tasks=[{"tenant": "ada", "id": "a", "payload": 1}])
+        dead.server.kill()
+        await wait_until(lambda: not served.app.store.connection.is_connected)
+        rows = {row["queue"]: row for row in (await operator.ask("queues"))["queues"]}
+        assert {queue for queue, row in rows.items() if row["is_unavailable"]} == away
+        assert {queue: row["ready"] for queue, row in rows.items()} == {
+            queue: int(queue not in away) for queue in QUEUES
+        }

@@ -222,6 +222,23 @@ async def test_a_handler_enqueues_while_the_partition_of_another_tenants_task_is
         assert {name: row["code"] for name, row in body["refusals"].items()} == {lost: "unavailable"}
 
 
+async def test_operators_see_the_other_queues_while_a_partition_is_away(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(served)
+    async with raw(served, PRODUCER) as producer, raw(served, OPERATOR) as operator, raw(served, WORKER) as worker:
+        await worker.attach(Q, "other", credit=1)
+        for queue in (Q, "other"):
+            await producer.ask("enqueue", queue=queue, tasks=[{"tenant": "ada", "id": "a", "payload": 1}])
+        await worker.pushed()
+        take_away(served, monkeypatch, TENANTS[0])
+        away, other = (await operator.ask("queues"))["queues"]
+        assert (away["queue"], away["is_unavailable"], away["version"], away["slots"]) == (Q, True, "", 1)
+        assert (other["is_unavailable"], other["ready"] + other["leased"]) == (False, 1)
+        with pytest.raises(Refused, match="unavailable"):
+            await operator.ask("queues", queue=Q)
+
+
 async def test_an_operator_chooses_the_number_of_partitions_of_a_new_queue(served: Served) -> None:
     async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
         settings = {"partitions": 12, "lease_ms": 5_000}

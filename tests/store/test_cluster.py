@@ -285,7 +285,7 @@ async def test_the_queues_of_a_killed_primary_are_away_the_others_go_on(
     start_cluster: Callable[..., clusters.Cluster],
 ) -> None:
     cluster = start_cluster()
-    dead = cluster.owner(keys.queue_prefix(QUEUES[0]))
+    dead = cluster.owner(keys.WORKERS)  # a channel, which any node knows
     theirs = queues_of(cluster, dead)
     others = [queue for queue in QUEUES if queue not in theirs]
     with trio.fail_after(30):
@@ -301,6 +301,7 @@ async def test_the_queues_of_a_killed_primary_are_away_the_others_go_on(
             for queue in others:
                 await put(store, queue, "b")
                 assert await drain(store, queue) == ["a", "b"]
+            await store.workers.tell(b"to all servers")
             dead.server.start()
             await wait_until(lambda: succeeds(store, theirs[0]))
             assert await drain(store, theirs[0]) == ["a"]

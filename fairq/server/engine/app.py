@@ -20,6 +20,7 @@ import structlog
 import trio
 from attrs import define, field
 
+from fairq.errors import Retryable
 from fairq.model.operator_views import Takers
 from fairq.model.waiting import WAIT_CAUSES, Report
 from fairq.model.workers import SilentWorker
@@ -133,11 +134,14 @@ class App:
         """Return for each queue whether any server has workers for it; `unknown` if a server did not answer.
 
         A server that cannot write its list, since the store is full, is not waited for; but it tells its slots. The
-        slots of a dead server are remembered for a minute.
+        slots of a dead server are remembered for a minute. While the store's list of servers is away, none is asked.
         """
         if not queues:
             return {}
-        answers, unanswered = await self.questions.ask(QUEUES, queues)
+        try:
+            answers, unanswered = await self.questions.ask(QUEUES, queues)
+        except Retryable:
+            return dict.fromkeys(queues, "unknown")
         taken = {queue for some in answers.values() for queue in some}
         takers: dict[str, Takers] = {}
         for queue in queues:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import structlog
 from attrs import asdict, evolve
 
-from fairq.errors import NotFound
+from fairq.errors import NotFound, Retryable
 from fairq.model.attempts import AttemptFilter
-from fairq.model.queues import QueueState, kept_slots
+from fairq.model.queues import QueueState, kept_slots, unread_state
 from fairq.model.tasks import TaskState, leased_at_ms
 from fairq.model.tenants import TenantPage
 from fairq.model.versions import settings_version
@@ -27,8 +27,11 @@ _REPAIR_S = 1.0  # how long one request repairs
 
 
 async def queues(app: App, connection: Connection, request: wire.Queues) -> Body:
-    """List all queues, or one, also those with workers that never had a task."""
-    rows, states = [], dict[str, QueueState]()
+    """List all queues, or one, also those with workers that never had a task, and those that cannot be read now.
+
+    Raises: Unavailable, OutcomeUnknown if the one that is named cannot be read.
+    """
+    rows, states, unread = [], dict[str, QueueState](), set[str]()
     made = await app.store.registry.read()
     offers, silent = app.queues.offers(), app.silent_workers()
     named = offers.keys() | made.keys()
@@ -40,13 +43,20 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
         offer = offers.get(queue, Offer())
         having = {queue, *offer.shared_by}  # the slots
         for each in having - states.keys():
-            states[each] = await app.store.queue(each)
+            try:
+                states[each] = await app.store.queue(each)
+            except Retryable:  # the primary of some queues may be away: the others are shown
+                if request.queue is not None:
+                    raise
+                states[each] = unread_state(each)
+                unread.add(each)
         state = evolve(states[queue], **(made[queue]._asdict() if queue in made else {}))
         slots = app.queues.count_slots(queue)
         kept, idle = kept_slots(slots, state.settings.reserve), slots - sum(states[each].leased for each in having)
-        counts: Body = {"version": settings_version(state.settings)}
+        counts: Body = {"version": "" if queue in unread else settings_version(state.settings)}
         counts |= {"slots": slots, "kept": kept, "idle": max(0, idle)}
         counts |= {"workers": offer.workers, "shared": offer.shared, "shared_by": len(offer.shared_by)}
+        counts["is_unavailable"] = queue in unread
         counts["silent"] = [asdict(each) for each in silent.get(queue, ())][:MAX_SILENT]
         if request.queue is not None:
             counts["places"] = [asdict(each) for each in await app.store.partitions(queue)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 
@@ -19,6 +20,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fairq.errors import Retryable
 from fairq.model.waiting import CLOSED, PAUSED
 from fairq.server.engine.app import App
 from fairq.server.web.admin.health import Finding, Health
@@ -71,9 +73,13 @@ class Metrics:
             names = [name for name in await store.queues() if only is None or name in only]
             names.sort(key=lambda name: (not self.app.queues.of(name), name))
             nodes = await read_nodes(store.connection.nodes())
-        queues = [await self._look(name) for name in names[:MAX_QUEUES]]  # one by one: tasks go before them
-        tenants = [await read_tenants(store, name) for name in names[:TENANT_QUEUES]]
-        collected = _Collected(list(_Now(self.app, found, queues, tenants, len(names), nodes).collect()))
+        queues, tenants = list[Queue](), list[Tenants]()
+        for n, name in enumerate(names[:MAX_QUEUES]):  # one by one: tasks go before them
+            with suppress(Retryable):  # its primary may be away: the others are reported
+                queues.append(await self._look(name))
+                if n < TENANT_QUEUES:
+                    tenants.append(await read_tenants(store, name))
+        collected = _Collected(list(_Now(self.app, found, queues, tenants, names, nodes).collect()))
         text = await trio.to_thread.run_sync(generate_latest, collected)  # a long page takes some 40 ms
         return bytes(text + generate_latest(self._process))
 
@@ -102,7 +108,7 @@ class _Now:
     health: Finding
     queues: Sequence[Queue]
     tenants: Sequence[Tenants]
-    queue_count: int
+    names: Sequence[str]  # of all queues
     nodes: Sequence[Node]
 
     def collect(self) -> Iterator[Metric]:
@@ -118,7 +124,7 @@ class _Now:
         yield InfoMetricFamily("fairq_build", "version of this server", value={"version": version("fairq")})
         yield gauge("fairq_ready", "1: this server can do its work; see /readyz", "", [(not self.health.troubles,)])
         yield gauge("fairq_ticker_lag_seconds", "how late ticks of this server are", "", [(app.ticker.lag_s,)])
-        yield gauge("fairq_queues", "queues that there are", "", [(self.queue_count,)])
+        yield gauge("fairq_queues", "queues that there are", "", [(len(self.names),)])
         roles = Counter(each.identity.role.value for each in app.connections)
         yield gauge("fairq_connections", "open connections of this server", "role", roles.items())
         attached = [each.account for each in app.connections if each.is_attached]
@@ -157,6 +163,9 @@ class _Now:
         yield gauge("fairq_workers", "workers that are attached, at all servers", "queue", attached)
         counted = ((each.name, len(silent.get(each.name, ()))) for each in queues)
         yield gauge("fairq_workers_silent", "workers from which nothing comes, at all servers", "queue", counted)
+        read = {each.name for each in queues}
+        unread = ((name, name not in read) for name in self.names[:MAX_QUEUES])
+        yield gauge("fairq_queue_unavailable", "1: a node of the store that has it cannot be reached", "queue", unread)
         for name, bit, meaning in (
             ("paused", PAUSED, "an operator paused it"),
             ("closed", CLOSED, "outside its hours"),

@@ -165,7 +165,8 @@ async def _queues_of(view: View, tenant: str) -> list[tuple[str, TenantState]]:
 
 
 def _busiest(rows: Sequence[Row], count: int) -> Sequence[Row]:
-    return sorted(rows, key=lambda row: (-row["ready"] - row["leased"], -row["enqueued"]))[:count]
+    readable = (row for row in rows if not row["is_unavailable"])
+    return sorted(readable, key=lambda row: (-row["ready"] - row["leased"], -row["enqueued"]))[:count]
 
 
 async def task(view: View) -> Context:

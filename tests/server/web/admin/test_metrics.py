@@ -12,6 +12,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from fairq.errors import Unavailable
 from fairq.server.run import Served
 from fairq.server.settings import Settings
 from fairq.server.web.admin import metrics
@@ -98,6 +99,26 @@ async def test_what_is_not_said_to_be_of_this_server_is_reported_alike_by_all(se
     assert {name for name in found if found[name] != elsewhere[name]} <= used
     assert found["fairq_queue_closed"] == {("fairq_queue_closed", ("queue", "emails"), 1.0)}
     assert len(found) > 20
+
+
+async def test_a_queue_that_cannot_be_read_leaves_the_others_their_metrics(
+    admin: Served, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with raw(admin, tenant("ada")) as ada:
+        for queue in ("away", "emails"):
+            await ada.enqueue(queue, ["a"])
+        numbers = admin.app.store.numbers
+
+        async def read(_: object, queue: str) -> dict[str, float]:
+            if queue == "away":
+                raise Unavailable("no connection to the store")
+            return await numbers(queue)
+
+        monkeypatch.setattr(type(admin.app.store), "numbers", read)
+        page = values((await client.get("/metrics")).text)
+        assert page[("fairq_queues",)] == 2
+        assert [page[("fairq_queue_unavailable", queue)] for queue in ("away", "emails")] == [1, 0]
+        assert {key[-1] for key in page if key[0] == "fairq_oldest_ready_age_seconds"} == {"emails"}
 
 
 async def test_refusals_are_counted_by_code(admin: Served, client: httpx.AsyncClient) -> None:
