@@ -64,6 +64,8 @@ class _Server:
     def __attrs_post_init__(self) -> None:
         self.claims = {place: Claiming() for place in self.places}
         self.accounts.join(self.places)
+        for claiming in self.claims.values() if len(self.places) > 1 else ():
+            claiming.shared = self.accounts.pace
 
 
 @define(eq=False)

@@ -6,7 +6,17 @@ from math import inf
 
 import pytest
 
-from fairq.server.engine.dispatch.claiming import FEW_TASKS, MAX_PACE_S, MOST_TASKS, PACE_S, Claiming, Phase, Step
+from fairq.server.engine.dispatch.claiming import (
+    FEW_TASKS,
+    MAX_PACE_S,
+    MOST_TASKS,
+    PACE_S,
+    SHARED_PACE_S,
+    Claiming,
+    Phase,
+    SharedPace,
+    Step,
+)
 
 OFFERED = 10
 
@@ -27,6 +37,20 @@ def test_the_first_claim_leaves_at_once_and_the_next_at_its_pace_or_with_half_of
     assert claiming.step(OFFERED // 2, OFFERED, 0.0) == (Step.CLAIM, 0.0)
     assert claiming.step(1, OFFERED, PACE_S) == (Step.CLAIM, PACE_S)
     assert claiming.step(MOST_TASKS, 10 * MOST_TASKS, 0.0) == (Step.CLAIM, 0.0)
+
+
+def test_claims_of_queues_that_share_workers_leave_together_or_with_half_of_the_credit() -> None:
+    pace, queues = SharedPace(), [Claiming() for _ in range(3)]
+    for claiming in queues:
+        claiming.shared = pace
+    for claiming in queues[:2]:
+        assert claiming.step(1, OFFERED, 0.001) == (Step.CLAIM, 0.001)
+        claiming.sent()
+    until = 0.001 + SHARED_PACE_S
+    assert queues[2].step(1, OFFERED, 0.002) == (Step.SLEEP, until)
+    assert not queues[2].promise_claim(1, 1, OFFERED, 0.002)
+    assert queues[2].step(OFFERED // 2, OFFERED, 0.002) == (Step.CLAIM, 0.002)
+    assert queues[2].step(1, OFFERED, until) == (Step.CLAIM, until)
 
 
 @pytest.mark.parametrize(("took_s", "pace_s"), [(0.0, PACE_S), (0.02, 0.02), (3.0, MAX_PACE_S)])

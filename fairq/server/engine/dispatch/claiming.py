@@ -7,7 +7,9 @@ If the answer to a claim is lost, it may have been carried out: the same claim i
 
 Claims are paced: the first leaves at once, but the next waits as long as this one took (at least PACE_S), or until half
 of all credit, or MOST_TASKS of it, is free. So under load one call moves many tasks. Without the pace each
-acknowledgement would cause a claim of its own.
+acknowledgement would cause a claim of its own. Queues that share workers are paced together as well: their claims leave
+in the same turn, and the next ones SHARED_PACE_S later, or sooner for half of all credit. So many queues or partitions
+make no more calls than one.
 
 A claim takes no more than that half either (but FEW_TASKS, which are not worth two calls). Else all tasks would go
 round together, and while one of the store, the server and the workers has them the others have none.
@@ -27,7 +29,7 @@ from math import ceil, inf
 from attrs import define, field
 
 FEW_TASKS, MOST_TASKS = 50, 150
-PACE_S, MAX_PACE_S = 0.001, 0.05
+PACE_S, MAX_PACE_S, SHARED_PACE_S = 0.001, 0.05, 0.002
 
 
 def _most(offered: int) -> int:
@@ -53,9 +55,21 @@ class Step(Enum):
 
 
 @define(eq=False)
+class SharedPace:
+    """The pace of the queues that share workers: when a claim of one of them last left."""
+
+    left_at: float = field(default=-inf, init=False)
+
+    def next_at(self, now: float) -> float:
+        """Return when the next claims leave: now, in the turn in which others have."""
+        return now if now == self.left_at else self.left_at + SHARED_PACE_S
+
+
+@define(eq=False)
 class Claiming:
     """The claims of one queue. `offered`: all credit here; `free`: of that, up to MOST_TASKS; `now`: in seconds."""
 
+    shared: SharedPace | None = field(default=None, init=False)  # while it shares workers
     phase: Phase = field(default=Phase.BUSY, init=False)
     is_stopping: bool = field(default=False, init=False)
     is_empty: bool = field(default=False, init=False)
@@ -75,7 +89,10 @@ class Claiming:
 
     def places(self, offered: int, now: float) -> float:
         """Return how many places must be free for a claim to leave now: half of the credit, until its time comes."""
-        return 1 if now >= self._next_at else min(offered / 2, MOST_TASKS)
+        return 1 if now >= self._paced_until(now) else min(offered / 2, MOST_TASKS)
+
+    def _paced_until(self, now: float) -> float:
+        return max(self._next_at, self.shared.next_at(now)) if self.shared else self._next_at
 
     def promise_claim(self, tasks: int, free: int, offered: int, now: float) -> bool:
         """Count these tasks for the next claim; if it leaves this turn with room for all, promise that it takes them.
@@ -116,7 +133,7 @@ class Claiming:
         if not room:
             return Step.SLEEP, inf
         if not self.promised and room < self.places(offered, now):
-            return Step.SLEEP, self._next_at
+            return Step.SLEEP, self._paced_until(now)
         return Step.CLAIM, now
 
     def wanted(self, offered: int) -> int:
@@ -128,6 +145,8 @@ class Claiming:
         again = self.phase is Phase.IN_DOUBT
         self.phase, self._is_notified, self.arrived, self.promised = Phase.CLAIMING, False, 0, 0
         self._was_first, self._is_first = self._is_first, False
+        if self.shared:
+            self.shared.left_at = self._left_at
         if not again:
             self.first_left_at = self._left_at
         else:

@@ -167,7 +167,8 @@ class Dispatcher:
         """Note that a worker has left, perhaps the last of a pool."""
         if pool and not pool.workers:
             self.capacity.shared.remove(pool)
-            self.room = self.capacity if self.capacity.shared else self.capacity.own
+            if not self.capacity.shared:
+                self.room, self.claiming.shared = self.capacity.own, None
         if not self.capacity.workers:
             self.claims.wait_times.left(self.clock.now_ms)
 
@@ -180,7 +181,7 @@ class Dispatcher:
     def share(self, pool: Pool) -> None:
         """Start to give tasks to workers that serve other queues, too."""
         self.capacity.shared.append(pool)
-        self.room = self.capacity
+        self.room, self.claiming.shared = self.capacity, self.accounts.pace
         self.capacity.apply_weight()
         pool.on_change[self.place] = self.look
 

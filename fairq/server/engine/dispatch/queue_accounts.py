@@ -12,7 +12,7 @@ is next. Two rules keep that fair:
   that passes.
 
 A queue that is next gets as many short tasks in a row as take all slots GRAIN_S: else each claim of many queues would
-bring one. While nothing is known of any lengths it gets one.
+bring one. Before any of its tasks has ended it gets one, and counts as the longest of all.
 
 Where workers differ in their queues, one queue's other workers may give it more than the rest can ever have. It leaves
 the slots that it shares with them to them, which is fair; but when those other workers have gone, it would wait until
@@ -38,6 +38,7 @@ from itertools import count
 from attrs import define, field
 
 from fairq.model.places import is_partition, queue_of
+from fairq.server.engine.dispatch.claiming import SharedPace
 
 GRAIN_S = 0.01
 _SHORTEST_S = 0.001  # how long a lease counts at least
@@ -71,6 +72,11 @@ class _Queue:
     def _ages(self, now: float) -> float:
         return self.running * now - self.starts
 
+    @property
+    def is_known(self) -> bool:
+        """True if a lease of it has ended."""
+        return self._mean > 0
+
     def usual_s(self, now: float) -> float:
         """Return how long the lease lasts that runs at a random moment, or has lasted until now; 0: unknown."""
         known = max(self._square / self._mean, _SHORTEST_S) if self._mean else 0.0
@@ -96,6 +102,7 @@ class _Queue:
 class QueueAccounts:
     """The accounts of all queues that share workers of one server. `now`: in seconds, and never less than before."""
 
+    pace: SharedPace = field(factory=SharedPace, init=False)
     changes: int = field(default=0, init=False)  # so many; so an answer from before the last may be out of date
     _queues: dict[str, _Queue] = field(factory=dict, init=False)
     _beginnings: count[int] = field(factory=lambda: count(1), init=False)
@@ -177,18 +184,18 @@ class QueueAccounts:
 
     def divide(self, free: int, slots: int, queues: Sequence[str], now: float) -> dict[str, int]:
         """Divide the free ones of some slots among queues that wait: they go to the one furthest behind by then."""
-        found = [(name, self._queues[name], self._queues[name].usual_s(now)) for name in queues]
-        longest_s = max((usual_s for _, _, usual_s in found), default=0.0)
+        of = {name: self._queues[name] for name in queues}
+        longest_s = max((each.usual_s(now) for each in of.values()), default=0.0)
         line = []
-        for name, each, usual_s in found:
-            one_s = usual_s or longest_s or _SHORTEST_S  # nothing is known of a new queue's leases
+        for name, each in of.items():
+            one_s = (each.usual_s(now) if each.is_known else longest_s) or _SHORTEST_S
             line.append((each.promised(now, one_s), each.waits, name, one_s / each.weight))
         heapify(line)
         parts = dict.fromkeys(queues, 0)
         while free > 0 and line:
             by_then, waits, name, one = line[0]
             second = min(line[1:3])[0] if len(line) > 1 else by_then + free * one
-            in_a_row = slots * GRAIN_S / (one * self._queues[name].weight) if longest_s else 1
+            in_a_row = slots * GRAIN_S / (one * of[name].weight) if of[name].is_known else 1
             some = min(free, max(1, int((second - by_then) / one), int(in_a_row)))  # until it is no longer the last
             parts[name] += some
             free -= some
