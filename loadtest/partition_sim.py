@@ -25,7 +25,7 @@ from fairq.store.partitions import Places, place_in, places_of
 from loadtest.figures import spread
 
 RTT_S, TASK_MS, QUIET_MS, QUIET_EVERY_S = 0.001, 100.0, 20.0, 0.7
-QUIET_TENANTS, MOMENTS = 10, 20
+QUIET_TENANTS, MOMENTS = 10, 20  # a quiet one has a fifth of its due at most, so for many tenants there are more
 _QUEUE = "q"
 
 
@@ -76,6 +76,7 @@ class Simulation:
     seed: int = 0
     now: float = field(default=0.0, init=False)
     claimed: int = field(default=0, init=False)  # how often
+    quiet_every_s: float = field(default=0.0, init=False)
     waits_ms: list[float] = field(factory=list, init=False)  # of the quiet tenants
     lag: float = field(default=0.0, init=False)  # the worst at any moment, in tasks
     error: float = field(default=0.0, init=False)  # the worst at the end, as a part of the due
@@ -90,7 +91,10 @@ class Simulation:
         case = self.case
         self._draws = Random(self.seed)
         places = places_of(_QUEUE, case.partitions)
-        quiet = {f"quiet-{n}": _Tenant(1.0, True) for n in range(QUIET_TENANTS)}
+        weight = sum(1.0 + n % 10 for n in range(case.tenants))
+        self.quiet_every_s = max(QUIET_EVERY_S, 5 * QUIET_MS / 1000 * weight / case.slots)
+        count = round(QUIET_TENANTS * self.quiet_every_s / QUIET_EVERY_S)
+        quiet = {f"quiet-{n}": _Tenant(1.0, True) for n in range(count)}
         self._tenants = {f"t{n}": _Tenant(1.0 + n % 10, False) for n in range(case.tenants)} | quiet
         homes: dict[str, dict[str, Terms]] = {place: {} for place in places}
         for name, tenant in self._tenants.items():
@@ -107,7 +111,7 @@ class Simulation:
         share = self.case.slots / sum(tenant.weight for tenant in self._tenants.values())
         for name, tenant in self._tenants.items():
             if tenant.is_quiet:
-                self._at(self._draws.expovariate(1 / QUIET_EVERY_S), partial(self._arrive_again, name))
+                self._at(self._draws.expovariate(1 / self.quiet_every_s), partial(self._arrive_again, name))
             else:
                 for _ in range(
                     20 + round(2 * share * tenant.weight)
@@ -131,7 +135,7 @@ class Simulation:
 
     def _arrive_again(self, name: str) -> None:
         self._arrive(name)
-        self._at(self.now + self._draws.expovariate(1 / QUIET_EVERY_S), partial(self._arrive_again, name))
+        self._at(self.now + self._draws.expovariate(1 / self.quiet_every_s), partial(self._arrive_again, name))
 
     def _give_turn(self, server: _Server) -> None:
         if not server.has_turn:
