@@ -9,8 +9,11 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
+
+import trio
 
 from loadtest.faults.run import Run, Sizes
 from loadtest.faults.verdicts import report
@@ -19,6 +22,7 @@ from loadtest.processes import ROOT
 from loadtest.report import Progress, Table
 
 SCENARIO, PIECE = "edges", Sizes(seconds=0, rounds=2)  # some minutes
+AT_ONCE = 4  # pieces, and scenarios with `quick`: they wait most of the time
 _SUMS = ("times", "attempted", "acked", "lost", "doubled", "stale refused")
 
 
@@ -35,20 +39,30 @@ def kills_of(pieces: Sequence[dict[str, Any]]) -> int:
 async def run_pieces(
     kills: int, into: Path, seed: int, directory: Path, fsync: str, progress: Progress
 ) -> dict[str, Verdict]:
-    """Do whole pieces until the file has so many kills or more; return the verdicts. Raises: RunFailed."""
-    verdicts = dict[str, Verdict]()
-    while kills_of(pieces := read(into)) < kills:
-        number = len(pieces)
-        one = Run.of(SCENARIO, seed + number, directory / f"piece-{number}", fsync, PIECE, progress)
-        await one.run()
-        part, own = report(one)
-        verdicts |= {f"{name}, piece {number}": verdict for name, verdict in own.items()}
-        line = {
-            "seed": one.seed, "commit": _commit(), "date": time.strftime("%Y-%m-%d", time.gmtime()), **part,
-            "recovery_s": {fault: [round(s, 3) for s in times] for fault, times in one.recovery_s.items()},
-        }  # fmt: skip
-        with into.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+    """Do whole pieces, some at once, until the file has so many kills or more; return the verdicts. Raises: RunFailed.
+
+    The pieces have the seeds from `seed` on that the file does not have.
+    """
+    verdicts, known = dict[str, Verdict](), {piece["seed"] for piece in read(into)}
+    seeds = (each for each in count(seed) if each not in known)
+
+    async def run_some() -> None:
+        while kills_of(read(into)) < kills:
+            own_seed = next(seeds)
+            one = Run.of(SCENARIO, own_seed, directory / f"piece-{own_seed}", fsync, PIECE, progress)
+            await one.run()
+            part, own = report(one)
+            verdicts.update({f"{name}, seed {own_seed}": verdict for name, verdict in own.items()})
+            line = {
+                "seed": own_seed, "commit": _commit(), "date": time.strftime("%Y-%m-%d", time.gmtime()), **part,
+                "recovery_s": {fault: [round(s, 3) for s in times] for fault, times in one.recovery_s.items()},
+            }  # fmt: skip
+            with into.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(AT_ONCE):
+            nursery.start_soon(run_some)
     return verdicts
 
 

@@ -20,7 +20,6 @@ from loadtest.processes import RunFailed
 from loadtest.report import Progress, Table
 
 SEED_VARIABLE, MINUTES_VARIABLE = "FAIRQ_LOADTEST_SEED", "FAIRQ_LOADTEST_MINUTES"
-AT_ONCE = 4  # runs with `quick`, that wait most of the time
 NAME_VARIABLE, ALL = "FAIRQ_LOADTEST_FAULTS", "all"
 KILLS_VARIABLE, INTO_VARIABLE = "FAIRQ_LOADTEST_KILLS", "FAIRQ_LOADTEST_INTO"
 
@@ -44,7 +43,7 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
             if name != ALL:
                 raise
             left_out.append(f"{each}: {error}")
-    await _run_all(runs, AT_ONCE if quick else 1)
+    await _run_all(runs, pieces.AT_ONCE if quick else 1)
     reports = {one.name: report(one) for one in runs}
     verdicts = {rule: verdict for _, own in reports.values() for rule, verdict in own.items()}
     return {
