@@ -231,7 +231,7 @@ class ClientMachine(RuleBasedStateMachine):
         """Nothing of a queue is under way, and it may send: then only frames that left just now hold it back."""
         session, under_way = self.end.session, [frame for frame in self.under_way if frame["type"] == "enqueue"]
         recent = sum(self.end.now < frame["sent_at"] + LATE_S + 1e-5 for frame in under_way)
-        for _, queue in session.enqueues.lines if session.is_open and not self.is_draining else ():
+        for _, queue, _ in session.enqueues.lines if session.is_open and not self.is_draining else ():
             may_send = self.end.now > max(self.held_until["enqueue", queue], self.all_held_until) + 1e-5
             is_served = queue in {frame["queue"] for frame in under_way}
             assert is_served or recent >= WINDOW or not may_send
