@@ -299,11 +299,14 @@ class WorkerSession(ClientSession):
         if self.credit != self.sent_credit and _CreditExchange not in self.under_way:
             self.sent_credit = self.credit
             self.start("credit", {"credit": self.credit}, _CreditExchange(self), now)
-        for line, waiting in self.settlements.items():
+        for line, waiting in list(self.settlements.items()):
             while waiting and self._may_settle(line):
                 batch = take_settlements(queue := queue_of(line), waiting, self.alone, self.enqueues.limits)
                 body = {"queue": queue, "settlements": [encode_settlement(each) for each in batch]}
                 self.start("settle", body, SettleExchange(self, line, batch), now)
+                del self.settlements[line]  # it goes behind the others: they take turns
+                if waiting:
+                    self.settlements[line] = waiting
         if self.reports and now >= self.report_at:
             self._tell_progress(now)
         super().gather(now)

@@ -148,6 +148,27 @@ def test_partitions_whose_settlements_have_no_answer_hold_up_no_others(end: Work
     assert end.session.holding == 6
 
 
+def test_settlements_of_partitions_take_turns(end: WorkerEnd) -> None:
+    """Two that always have another one leave the window to a third: its leases would end, and its tasks run again."""
+    busy = {f"4.{n}": [f"{n}-{task}" for task in range(5)] for n in range(2)}
+    for partition, names in busy.items():
+        end.push(*names, partition=partition)
+    end.push("rare", partition="4.2")
+    for names in busy.values():
+        end.ack(names.pop())
+    under_way = end.sent()
+    end.ack("rare")
+    for names in busy.values():
+        end.ack(names.pop())
+    sent: list[list[str]] = []
+    while ["rare"] not in sent:
+        end.stored(under_way.pop(0))
+        under_way += (frames := end.sent())
+        sent += map(ids, frames)
+        end.ack(busy["4.0" if sent[-1][0].startswith("0") else "4.1"].pop())
+    assert len(sent) <= 3
+
+
 @pytest.mark.parametrize(
     ("said", "limits", "count"),
     [
