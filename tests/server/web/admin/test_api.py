@@ -94,19 +94,12 @@ WRONG: list[tuple[str | None, str, str, bytes | None, int, str, str | None]] = [
     (tenant("ada"), "GET", "/api/queues", None, 403, "forbidden", None),
     (WORKER, "PUT", f"{ADA}/weight", b'{"weight": 2}', 403, "forbidden", None),
     (VIEWER, "PUT", f"{ADA}/weight", b'{"weight": 2}', 403, "forbidden", "type"),
-    (OPERATOR, "PUT", f"{ADA}/weight", b'{"weight": 0}', 400, "bad_request", "weight"),
-    (OPERATOR, "PUT", f"{ADA}/weight", b'{"weight": "2"}', 400, "bad_request", "weight"),
-    (OPERATOR, "PUT", f"{ADA}/weight", b'{"wait": 2}', 400, "bad_request", "wait"),
     (OPERATOR, "PUT", f"{ADA}/weight", b"{", 400, "bad_frame", "body"),
-    (OPERATOR, "PUT", f"{QUEUE}/tenants/a%20b/weight", b'{"weight": 2}', 400, "bad_request", "tenant"),
     (OPERATOR, "GET", f"{QUEUE}/tenants/nemo", None, 404, "not_found", "queue"),
     (OPERATOR, "GET", "/api/queues/none", None, 404, "not_found", "queue"),
-    (OPERATOR, "GET", "/api/workers/none", None, 404, "not_found", "worker"),
-    (OPERATOR, "DELETE", "/api/tokens/none", None, 404, "not_found", "id"),
     (OPERATOR, "GET", "/api/nothing", None, 404, "not_found", None),
     (OPERATOR, "POST", "/api/queues", b"{}", 405, "method_not_allowed", None),
     (OPERATOR, "GET", "/api/audit?since=soon", None, 400, "bad_request", "since"),
-    (OPERATOR, "GET", "/api/audit?verb=Nonsense!", None, 400, "bad_request", "verb"),
 ]
 
 

@@ -72,25 +72,6 @@ async def test_all_that_a_worker_may_say_of_a_lease(ada: Client, worker: Client)
     assert check(await ada.get(f"{TASKS}/t"))["state"] == "done"
 
 
-WRONG_SETTLEMENTS: list[tuple[dict[str, Any], str]] = [
-    ({"settlements": []}, "settlements"), ({"settlements": None}, "settlements"), ({"queue": "Q"}, "queue"),
-    ({"settlements": [7]}, "settlements"), ({"worker": "a b"}, "worker"), ({"worker": 7}, "worker"),
-    ({"colour": 1}, "colour"),
-    ({"settlements": [{"action": "eat", "id": "ada/t", "lease": 1}]}, "action"),
-    ({"settlements": [{"action": "ack", "id": "t", "lease": 1}]}, "id"),
-    ({"settlements": [{"action": "ack", "id": "ada/t", "lease": "1"}]}, "lease"),
-    ({"settlements": [{"action": "ack", "id": "ada/t", "lease": 1, "delay_ms": 1}]}, "delay_ms"),
-    ({"settlements": [{"action": "release", "id": "ada/t", "lease": 1, "delay": -1}]}, "delay"),
-    ({"settlements": [{"action": "nack", "id": "ada/t", "lease": 1, "delay": -1}]}, "delay"),
-]  # fmt: skip
-
-
-async def test_a_wrong_settlement_is_refused_whole(worker: Client) -> None:
-    for change, field in WRONG_SETTLEMENTS:
-        body = {"queue": "q", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}], **change}
-        check_problem(await worker.post("/v1/leases", json=body), 400, "bad_request", field)
-
-
 async def claimed(ada: httpx.AsyncClient, worker: httpx.AsyncClient, id: str = "t", **more: Any) -> dict[str, Any]:
     """Enqueue a task and claim it."""
     check(await ada.post(TASKS, json={"payload": 1, "id": id}), 201)
@@ -98,15 +79,9 @@ async def claimed(ada: httpx.AsyncClient, worker: httpx.AsyncClient, id: str = "
     return task
 
 
-WRONG_CLAIMS: list[tuple[dict[str, Any], str]] = [
-    ({"count": 0}, "count"), ({"count": 101}, "count"), ({"wait": 61}, "wait"), ({"worker": ""}, "worker"),
-    ({"count": "1"}, "count"), ({"ref": 1}, "ref"), ({"queue": "other"}, "queue"),
-]  # fmt: skip
-
-
-async def test_a_wrong_claim_is_refused(worker: Client) -> None:
-    for body, field in WRONG_CLAIMS:
-        check_problem(await worker.post(CLAIMS, json=body), 400, "bad_request", field)
+async def test_a_claim_is_refused_beyond_its_bounds(worker: Client) -> None:
+    for body in ({"count": 0}, {"count": 101}, {"wait": 61}, {"ref": 1}, {"queue": "other"}):
+        check_problem(await worker.post(CLAIMS, json=body), 400, "bad_request", *body)
 
 
 async def test_a_claim_tells_how_long_handlers_may_run(ada: Client, operator: Raw, worker: Client) -> None:

@@ -54,19 +54,12 @@ async def claimed_by_http(ada: httpx.AsyncClient, worker: httpx.AsyncClient, oth
 
 
 WRONG_LINKS: list[tuple[dict[str, Any], str, str]] = [
-    ({"links": 7}, "bad_request", "links"), ({"links": [7]}, "bad_request", "links"),
-    ({"links": [{**LINK, "queue": "Q"}]}, "bad_request", "queue"),
     ({"links": [{"payload": 1}]}, "bad_request", "queue"),
     ({"links": [{"queue": "next"}]}, "bad_request", "payload"),
-    ({"links": [{**LINK, "id": "a/b"}]}, "bad_request", "id"),
-    ({"links": [{**LINK, "tenant": "bob"}]}, "bad_request", "tenant"),
-    ({"links": [{**LINK, "batch": "b"}]}, "bad_request", "batch"),
     ({"links": [{**LINK, "delay_ms": 1}]}, "bad_request", "delay_ms"),
-    ({"links": [LINK, LINK]}, "bad_request", "id"),
     ({"links": [{**LINK, "queue": "q", "id": "t"}]}, "bad_request", "links"),
-    ({"links": [{**LINK, "id": f"l-{n}"} for n in range(17)]}, "too_large", "links"),
     ({"links": [{**LINK, "payload": "x" * (1 << 20)}]}, "too_large", "payload"),
-    ({"links": [LINK], "action": "release"}, "bad_request", "links"),
+    ({"delay_ms": 1}, "bad_request", "delay_ms"),
 ]  # fmt: skip
 
 
@@ -134,24 +127,15 @@ async def test_nothing_is_enqueued_from_a_lease_that_is_not_ones_own(
         check_problem(await ada.post(DERIVED, json=derive(task, "a")), 403, "forbidden", "type")
 
 
-WRONGLY_DERIVED: list[tuple[dict[str, Any], int, str, str]] = [
-    ({"tasks": []}, 400, "bad_request", "tasks"), ({"tasks": [1]}, 400, "bad_request", "tasks"),
-    ({"tasks": [{"id": "a"}]}, 400, "bad_request", "payload"), ({"queue": "Q"}, 400, "bad_request", "queue"),
-    ({"tasks": [{"payload": 1, "tenant": "bob"}]}, 403, "forbidden", "tenant"),
-    ({"tasks": [{"payload": n} for n in range(501)]}, 413, "too_large", "tasks"),
-    ({"lease": None}, 400, "bad_request", "lease"), ({"lease": 7}, 400, "bad_request", "lease"),
-    ({"lease": {"queue": "Q", "id": "ada/t", "lease": 1}}, 400, "bad_request", "lease"),
-    ({"lease": {"queue": "q", "id": "t", "lease": 1}}, 400, "bad_request", "id"),
-    ({"worker": 7}, 400, "bad_request", "worker"), ({"tenant": "ada"}, 400, "bad_request", "tenant"),
-    ({"ref": 1}, 400, "bad_request", "ref"),
+WRONGLY_DERIVED: list[tuple[dict[str, Any], str]] = [
+    ({"lease": None}, "lease"), ({"lease": 7}, "lease"), ({"tenant": "ada"}, "tenant"), ({"ref": 1}, "ref"),
 ]  # fmt: skip
 
 
 async def test_what_cannot_be_enqueued_from_a_lease_is_refused(ada: Client, worker: Client) -> None:
     whole = derive(await claimed(ada, worker), "a")
-    for change, status, code, field in WRONGLY_DERIVED:
-        body = {**whole, **change}
-        check_problem(await worker.post(DERIVED, json=body), status, code, field)
+    for change, field in WRONGLY_DERIVED:
+        check_problem(await worker.post(DERIVED, json={**whole, **change}), 400, "bad_request", field)
 
 
 async def test_a_worker_of_some_queues_claims_links_and_enqueues_there_only(

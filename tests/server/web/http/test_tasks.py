@@ -71,20 +71,15 @@ async def test_every_option_of_the_sdk_is_one_of_a_task(served: Served) -> None:
 
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"delay": -1}, "delay"), ({"delay": "5"}, "delay"), ({"delay": True}, "delay"), ({"delay": 1e300}, "delay"),
-    ({"delay_ms": 5}, "delay_ms"), ({"colour": "red"}, "colour"), ({"start_at": "tomorrow"}, "start_at"),
-    ({"start_at": "2030-01-01T00:00:00"}, "start_at"), ({"delay": 1, "start_at": 1}, "start_at"),
-    ({"priority": 100}, "priority"), ({"priority": 1.5}, "priority"), ({"max_attempts": -1}, "max_attempts"),
-    ({"id": "no id"}, "id"), ({"id": 7}, "id"), ({"id": "from-1"}, "id"), ({"replace": True}, "replace"),
-    ({"events": 1}, "events"), ({"expires_in": 1, "delay": 2}, "expires_in"), ({"dedupe_payload": 1}, "dedupe_payload"),
-    ({"tenant": "acme"}, "tenant"), ({"tenant": "a b"}, "tenant"), ({"name": "x" * 200}, "name"),
+    ({"delay": 1e300}, "delay"), ({"delay_ms": 5}, "delay_ms"), ({"start_at": "tomorrow"}, "start_at"),
+    ({"start_at": "2030-01-01T00:00:00"}, "start_at"), ({"dedupe_payload": 1}, "dedupe_payload"),
 ]  # fmt: skip
 
 
-async def test_a_wrong_option_is_named_as_the_sdk_names_it(ada: Client) -> None:
+async def test_a_wrong_option_that_only_http_has_is_named(ada: Client) -> None:
     for change, field in WRONG_OPTIONS:
         answer = await ada.post(TASKS, json={"payload": 1, **change})
-        check_problem(answer, 403 if change.get("tenant") == "acme" else 400, answer.json()["code"], field)
+        check_problem(answer, 400, "bad_request", field)
     assert check(await ada.get("/v1/queues/q/next"))["tasks"] == []
 
 
