@@ -19,6 +19,7 @@ from fairq.cli.output import configure_logging, print_json, printable
 from fairq.cli.stores import StoreChoice, chosen
 from fairq.errors import FairqError, SettingsError
 from fairq.model.operator_views import QueueRow
+from fairq.model.texts import say_away
 from fairq.model.why_text import say_silence
 from fairq.store.durability import Finding
 
@@ -129,6 +130,10 @@ def _ask_admin(url: str, token: str | None) -> list[Finding]:
 def look_at_partitions(row: QueueRow) -> Iterator[Finding]:
     """Warn of a queue with too few slots for its partitions, or with too many of them on one primary."""
     partitions = row.settings.partitions
+    if row.away:
+        remedy = "its tenants wait until it is back: see the store's log"
+        yield Finding("problem", "partitions", say_away(row.queue, row.away), remedy)
+        return
     if 0 < row.slots < _SLOTS_EACH * partitions:
         message = f"queue {row.queue} has {row.slots} slots for {partitions} partitions: its claims bring few tasks"
         remedy = f"give each server's workers {_SLOTS_EACH * partitions} slots, or the queue fewer partitions"
@@ -147,8 +152,9 @@ async def _ask_server(server: Server) -> list[Finding]:
     try:
         async with connected(server) as client:
             queues = await client.queues()
-            divided = [row.queue for row in queues if row.settings.partitions > 1 and not row.is_unavailable]
-            named = [row for queue in divided[:_MOST_DIVIDED] for row in await client.queues(queue)]
+            lost = [row for row in queues if row.away and not row.is_unavailable]
+            divided = [row.queue for row in queues if row.settings.partitions > 1 and not row.away]
+            named = lost + [row for queue in divided[:_MOST_DIVIDED] for row in await client.queues(queue)]
     except FairqError as error:
         return [Finding("warning", "server", error.message, "check --url and --token, and that a server runs")]
     served = [row for row in queues if not row.is_paused and not row.is_closed]

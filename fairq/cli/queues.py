@@ -20,7 +20,7 @@ from fairq.cli.watch import watch as draw
 from fairq.errors import BadRequest, NotFound
 from fairq.model.checks import MAX_WEIGHT, MIN_WEIGHT
 from fairq.model.queues import SETTING_RANGES, SETTINGS, SHARES, QueueSettings, longest_retries_ms
-from fairq.model.texts import say_slots, say_span
+from fairq.model.texts import say_away, say_slots, say_span
 from fairq.model.why_text import say_silence
 
 if TYPE_CHECKING:
@@ -49,17 +49,9 @@ _COLUMNS = columns_of(
 )  # fmt: skip
 _PLACES = columns_of("partition", "primary", "weight", "ready", "pending", "delayed", "leased", "dead")
 _RARE = (
-    "pending",
-    "delayed",
-    "dead",
-    "expired",
-    "kept",
-    "is_paused",
-    "is_closed",
-    "made_by",
-    "is_repairing",
+    "pending", "delayed", "dead", "expired", "kept", "is_paused", "is_closed", "made_by", "is_repairing",
     "is_unavailable",
-)
+)  # fmt: skip
 _TAKERS = {"": "", "some": "yes", "none": "nobody", "unknown": "unknown"}
 
 
@@ -83,10 +75,11 @@ async def _picture(client: OperatorClient, lines: int) -> RenderableType:
     flat = [{**row, **row["settings"], "takers": _TAKERS[row["takers"]], "slots": say_slots(row)} for row in rows]
     empty = "there are no queues yet; the first enqueue makes one"
     table = make_table("queues", _COLUMNS, flat, empty=empty, rare=_RARE, lines=lines)
+    away = [say_away(row.queue, row.away) for row in found if row.away]
     untaken = [row["queue"] for row in rows if row["takers"] == "none"]
     warning = f"nobody takes these: tasks wait, and no worker is attached: {', '.join(untaken)}"
     silent = [f"{row.queue}: {say_silence(each)}" for row in found for each in row.silent]
-    return Group(table, *([warning] if untaken else []), *silent)
+    return Group(table, *away, *([warning] if untaken else []), *silent)
 
 
 @queues.command
@@ -107,6 +100,8 @@ def show(queue: str, *, json: Json = False, server: Server | None = None) -> Non
     print(_say_retries(settings))
     if places := [asdict(each) for each in rows[0].places]:
         print_rows("partitions", _PLACES, places, empty="")
+    if rows[0].away:
+        print(say_away(queue, rows[0].away))
 
 
 def _say_retries(settings: QueueSettings) -> str:

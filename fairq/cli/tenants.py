@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import asdict
@@ -17,8 +18,12 @@ from fairq.cli.purges import DryRun, purge
 from fairq.cli.report import show_report
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
+from fairq.client.bodies import rows as rows_of
 from fairq.model.checks import check_weight
 from fairq.model.fairness import split_service
+from fairq.model.places import AwayPartition
+from fairq.model.tenants import TenantState
+from fairq.model.texts import say_away
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,19 +54,33 @@ def list_(queue: str, *, watch: Watch = False, json: Json = False, server: Serve
     async def picture(client: OperatorClient, lines: int) -> RenderableType:
         from rich.console import Group
 
-        rows = await _rows(client, queue)
+        states, away = await _read(client, queue)
+        rows = _rows(states)
         empty = f"queue {queue} has no tenants yet"
         table = make_table(f"tenants of {queue}", _COLUMNS, rows, empty=empty, rare=_RARE, lines=lines)
-        return Group(table, *([_UNITS] if rows else []))
+        return Group(table, *([_UNITS] if rows else []), *([say_away(queue, away)] if away else []))
 
     if json:
-        print_json(run_with(server, lambda client: _rows(client, queue)))
+        print_json(_rows(run_with(server, lambda client: client.tenants(queue))))
     else:
         draw(server, picture, once=not watch)
 
 
-async def _rows(client: OperatorClient, queue: str) -> list[dict[str, Any]]:
-    states = await client.tenants(queue)
+async def _read(client: OperatorClient, queue: str) -> tuple[list[TenantState], list[AwayPartition]]:
+    """Read the tenants of the partitions that answer, and name the others."""
+    found: dict[str, TenantState] = {}
+    away: dict[str, AwayPartition] = {}
+    body: dict[str, Any] = {"queue": queue}
+    while True:
+        page = await client.request("tenants", body)
+        found |= {row.tenant: row for row in rows_of(TenantState, page["tenants"])}
+        away |= {each.partition: each for each in rows_of(AwayPartition, page.get("away", []))}
+        if not page.get("cursor"):
+            return [found[name] for name in sorted(found)], list(away.values())
+        body["cursor"] = page["cursor"]
+
+
+def _rows(states: Sequence[TenantState]) -> list[dict[str, Any]]:
     services = split_service({each.tenant: (each.delivered, each.entitled) for each in states})
     return [
         asdict(each) | {"entitled": got.due, "contested": got.contested, "free": got.free}

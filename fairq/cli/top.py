@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import define, field
@@ -12,9 +13,9 @@ from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import fit_columns, make_console, make_table, print_json
 from fairq.cli.watch import watch
 from fairq.client.bodies import rows
-from fairq.errors import NotFound
+from fairq.errors import NotFound, Unavailable
 from fairq.model.tenants import TenantState
-from fairq.model.texts import say_ms, say_slots
+from fairq.model.texts import say_away, say_ms, say_slots
 from fairq.model.why_text import say_silence
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Page:
         queues = draw_table("queues", _OF_QUEUE, found["queues"], width, empty)
         tenants = draw_table("tenants", _OF_TENANT, found["tenants"], width, _QUIET)
         more = found["more"] and f"{found['more']:,} more queues: --queue shows one"
-        return Group(queues, *([more] if more else []), "", tenants)
+        return Group(queues, *found["away"], *([more] if more else []), "", tenants)
 
     async def read(self, client: OperatorClient) -> dict[str, Any]:
         """Read the rows of queues and tenants."""
@@ -101,6 +102,7 @@ class Page:
             raise NotFound(f"there is no queue {self.queue}", field="queue")
         queues.sort(key=lambda row: (-(row.leased + _waiting(row)), row.queue))
         found: dict[str, Any] = {"queues": [], "tenants": [], "more": max(0, len(queues) - QUEUES)}
+        found["away"] = [say_away(row.queue, row.away) for row in queues if row.away]
         for place, row in enumerate(queues[:QUEUES]):
             if row.is_unavailable:
                 found["queues"].append(dict.fromkeys(_OF_QUEUE) | {"queue": row.queue, "notes": "unavailable"})
@@ -144,7 +146,10 @@ class Page:
 
 async def _states(client: OperatorClient, queue: str, names: Sequence[str], most: int) -> list[TenantState]:
     """Return the tenants that the history names, then others that have, or had, tasks."""
-    found = [state for name in names[:most] for state in await client.tenants(queue, tenant=name)]  # some were deleted
+    found = list[TenantState]()
+    for name in names[:most]:
+        with suppress(Unavailable):  # its partition is away
+            found += await client.tenants(queue, tenant=name)  # none if it was deleted
     if len(found) < most:
         page = await client.request("tenants", {"queue": queue, "count": _LOOKED})
         others = [each for each in rows(TenantState, page["tenants"]) if each.tenant not in names]

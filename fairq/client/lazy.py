@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from fairq.model import operator_views as operator_views
     from fairq.model import options as options
     from fairq.model import outcomes as outcomes
+    from fairq.model import places as places
     from fairq.model import queues as queues
     from fairq.model import rules as rules
     from fairq.model import schedules as schedules
     from fairq.model import tasks as tasks
     from fairq.model import tenants as tenants
+    from fairq.model import texts as texts
     from fairq.model import versions as versions
     from fairq.model import waiting as waiting
     from fairq.model import webhooks as webhooks

@@ -11,7 +11,7 @@ from attrs import define, evolve
 from fairq.client import lazy
 from fairq.client.client import Client
 from fairq.client.requests import DEFAULT_TIMEOUT, Body, named
-from fairq.errors import NotFound
+from fairq.errors import NotFound, Unavailable
 from fairq.model.checks import check_flag, check_weight
 
 if TYPE_CHECKING:
@@ -157,11 +157,16 @@ class OperatorClient(Client):
             number = step.number
 
     async def tenants(self, queue: str, *, tenant: str | None = None) -> list[TenantState]:
-        """List the tenants of a queue, or the one of a name: an empty list if there is none. Raises: NotFound."""
+        """List the tenants of a queue, or the one of a name: an empty list if there is none.
+
+        Raises: NotFound; Unavailable if some tenants cannot be read, since their partition does not answer.
+        """
         found: dict[str, TenantState] = {}
         body = named(queue, tenant)
         while True:
             page = await self.request("tenants", body)
+            if away := lazy.bodies.rows(lazy.places.AwayPartition, page.get("away", [])):
+                raise Unavailable(lazy.texts.say_away(queue, away))
             found |= {row.tenant: row for row in lazy.bodies.rows(lazy.tenants.TenantState, page["tenants"])}
             if not page.get("cursor"):
                 return [found[name] for name in sorted(found)]

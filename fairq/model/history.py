@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 from attrs import field, frozen
 
+from fairq.model.places import AwayPartition
 from fairq.model.rules import TENANT, many, one_of
 
 Period = Literal["1h", "24h", "14d"]
@@ -152,7 +153,10 @@ class TenantSeries:
 
 @frozen
 class History:
-    """A queue's history over a period: `times_ms` is when each interval of `step_ms` begins; the last is not over."""
+    """A queue's history over a period: `times_ms` is when each interval of `step_ms` begins; the last is not over.
+
+    `away`: partitions that do not answer; what happened there is left out.
+    """
 
     now_ms: int
     step_ms: int
@@ -160,3 +164,4 @@ class History:
     queue: QueueSeries
     totals: QueueTotals
     tenants: list[TenantSeries]
+    away: list[AwayPartition] = field(factory=list)

@@ -7,6 +7,7 @@ from typing import Literal
 from attrs import field, frozen
 
 from fairq.model.limits import Limits
+from fairq.model.places import AwayPartition
 from fairq.model.queues import QueueState
 from fairq.model.workers import SilentWorker
 
@@ -34,8 +35,8 @@ class QueueRow(QueueState):
     `workers`: attached to any server. `slots`: theirs; of these `kept` for tenants that have nothing running, and
     `idle`; `shared`: those of workers with several queues, which are `shared_by` so many queues. `takers`: whether
     workers of any server take its tasks; empty: none waits. `silent`: workers that are silent, at most ten.
-    `places`: its partitions, if it has several and was asked for by its name. `is_unavailable`: it cannot be read now:
-    counts and settings are those of a new queue.
+    `places`: its partitions, if it has several and was asked for by its name. `away`: those that do not answer; the
+    counts are those of the others. `is_unavailable`: none answers; counts and settings are those of a new queue.
     """
 
     workers: int
@@ -49,6 +50,7 @@ class QueueRow(QueueState):
     version: str = ""  # of its settings
     places: list[PartitionRow] = field(factory=list)
     is_unavailable: bool = False
+    away: list[AwayPartition] = field(factory=list)
 
 
 @frozen

@@ -5,6 +5,16 @@ fairq/store/partitions.py has the theory.
 
 from __future__ import annotations
 
+from attrs import frozen
+
+
+@frozen
+class AwayPartition:
+    """A partition that does not answer (empty: the whole queue), and the address of its primary, as far as known."""
+
+    partition: str
+    primary: str
+
 
 def place_of(queue: str, partition: str) -> str:
     """Name the place of a queue, or of one of its partitions."""

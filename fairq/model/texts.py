@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from fairq.model.places import AwayPartition
+
+_NAMED = 5  # partitions that a sentence names
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999: no datetime is later, and tasks may start later
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
@@ -38,6 +41,15 @@ def say_slots(row: Mapping[str, Any]) -> int | str:
     """Return a queue's slots; as a text if it shares them."""
     slots: int = row["slots"]
     return f"{slots:,}, {say_sharing(row)}" if row["shared"] else slots
+
+
+def say_away(queue: str, away: Sequence[AwayPartition]) -> str:
+    """Say which partitions of a queue do not answer."""
+    names = [each.partition for each in away if each.partition]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    of = f"partition{'s' * (len(names) > 1)} {', '.join(names[:_NAMED])}{more} of {queue}" if names else queue
+    primaries = ", ".join(dict.fromkeys(each.primary or "no primary" for each in away))
+    return f"{of} cannot be read: the store at {primaries} does not answer"
 
 
 def moment_of(at_ms: float) -> datetime:

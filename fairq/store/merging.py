@@ -15,6 +15,7 @@ from fairq.model.history import OTHERS, Row, Slot
 from fairq.model.places import queue_of
 from fairq.model.queues import QueueState
 from fairq.model.tenants import TenantState
+from fairq.store.partitions import siblings
 from fairq.store.rows import COUNTS, FLAGS
 
 
@@ -39,11 +40,12 @@ def longest(waits: Sequence[int | None]) -> int | None:
 
 
 def one_queue(states: Sequence[QueueState]) -> QueueState:
-    """Sum the counts; all places have the same settings."""
+    """Sum the counts of the places that answer; all have the same settings."""
     joined: dict[str, Any] = {name: sum(getattr(each, name) for each in states) for name in COUNTS}
     joined |= {name: any(getattr(each, name) for each in states) for name in FLAGS}
-    settings = evolve(states[0].settings, partitions=len(states))
-    return evolve(states[0], queue=queue_of(states[0].queue), settings=settings, **joined)
+    place = states[0].queue
+    settings = evolve(states[0].settings, partitions=len(siblings(place)))
+    return evolve(states[0], queue=queue_of(place), settings=settings, **joined)
 
 
 def sums(answers: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from fairq.store import keys
 from fairq.store.backup_lines import FORMATS, tell_map
 from fairq.store.dumping import IS_LARGE, TASK
 from fairq.store.partitions import place_in
+from fairq.store.routes import NO_ANSWER, Away, everywhere
 from fairq.store.store import Store
 
 STEP, _STEPS = 4_000, 250  # of a search by name: the store takes some 1 ms for a step, and looks at a million tenants
@@ -30,15 +32,18 @@ class Due(NamedTuple):
     delayed: int
 
 
-async def some_tenants(store: Store, queue: str, count: int) -> tuple[int, list[str]]:
+async def some_tenants(store: Store, queue: str, count: int, away: Away | None = None) -> tuple[int, list[str]]:
     """Return how many tenants a queue has, and the names of `count` of them, of all if there are fewer."""
-    call, total, found = store.connection.call, 0, list[str]()
-    for place in await store.registry.places(queue):
+
+    async def read(store: Store, place: str) -> tuple[int, list[bytes]]:
         key = f"{keys.queue_prefix(place)}:tenants"
-        total += await call("HLEN", key)
-        _, pairs = await call("HSCAN", key, "0", "COUNT", str(count))
-        found += [name.decode() for name in pairs[::2]]
-    return total, found[: max(count, 0)]
+        total = await store.connection.call("HLEN", key)
+        _, pairs = await store.connection.call("HSCAN", key, "0", "COUNT", str(count))
+        return total, pairs[::2]
+
+    pages = await everywhere(read, store, await store.registry.places(queue), away=away)
+    found = [name.decode() for _, names in pages for name in names]
+    return sum(total for total, _ in pages), found[: max(count, 0)]
 
 
 async def find_tenants(store: Store, queue: str, text: str, count: int) -> tuple[list[str], bool]:
@@ -47,10 +52,11 @@ async def find_tenants(store: Store, queue: str, text: str, count: int) -> tuple
     places, steps, found, is_all = await store.registry.places(queue), _STEPS, set[str](), True
     for place in places:
         key, cursor = f"{keys.queue_prefix(place)}:tenants", b""
-        while cursor != b"0" and steps and len(found) <= count:
-            cursor, pairs = await call("HSCAN", key, cursor or "0", "MATCH", pattern, "COUNT", str(STEP))
-            found.update(name.decode() for name in pairs[::2])
-            steps -= 1
+        with suppress(*NO_ANSWER):  # it is away
+            while cursor != b"0" and steps and len(found) <= count:
+                cursor, pairs = await call("HSCAN", key, cursor or "0", "MATCH", pattern, "COUNT", str(STEP))
+                found.update(name.decode() for name in pairs[::2])
+                steps -= 1
         is_all = is_all and cursor == b"0"
     return sorted(found)[:count], is_all and len(found) <= count
 

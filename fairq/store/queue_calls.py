@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 import trio
-from attrs import define, evolve
+from attrs import asdict, define, evolve
 
 from fairq.errors import NotEmpty, Unavailable
 from fairq.model.events import EventPage
 from fairq.model.history import Slot
 from fairq.model.limits import Limits, OpeningHours
 from fairq.model.operator_views import PartitionRow
-from fairq.model.places import partition_of, queue_of
+from fairq.model.places import AwayPartition, partition_of, queue_of
 from fairq.model.queues import QueueSettings, QueueState, Repair, Tick, stored_setting
 from fairq.model.tenants import TenantPage, TenantState
 from fairq.model.texts import say_moment
@@ -24,8 +24,19 @@ from fairq.store.calls import LOOKS, Calls, wall_ms
 from fairq.store.counts import QueueCounts
 from fairq.store.merging import by_name, chained, first, longest, one_history, one_queue, sums
 from fairq.store.migrations import PARTITIONS, migrate
+from fairq.store.partitions import place_in
 from fairq.store.records import pack_waits, unpack_opening_hours, unpack_slot
-from fairq.store.routes import everywhere, of_all, of_tenant, of_tenant_or_all, of_tenants, walk
+from fairq.store.routes import (
+    Away,
+    everywhere,
+    of_all,
+    of_first,
+    of_tenant,
+    of_tenant_or_all,
+    of_tenant_or_first,
+    of_tenants,
+    walk,
+)
 from fairq.store.rows import event, limits_of, queue_state, settings_of, tenant_states
 
 _ACCOUNTS = 100  # accounts that one call looks at
@@ -51,34 +62,47 @@ def _one_reading(pages: Sequence[tuple[int, list[OpeningHours]]]) -> tuple[int, 
 class QueueCalls(Calls):
     """All verbs about queues and tenants."""
 
-    async def queues(self) -> list[str]:
-        """Name all queues."""
-        return sorted(await self.registry.read())
+    async def queues(self, *, or_last: bool = False) -> list[str]:
+        """Name all queues; `or_last`: while the registry's primary is away, those that this server read last."""
+        return sorted(await (self.registry.read_or_last() if or_last else self.registry.read()))
 
     @of_all(one_queue)
-    async def queue(self, queue: str) -> QueueState:
+    async def queue(self, queue: str, *, away: Away | None = None) -> QueueState:
         """Read a queue's counts and settings, in O(1)."""
         return queue_state(queue, await self._call("queue_state", queue))
 
     @of_all(sums)
-    async def numbers(self, queue: str) -> dict[str, float]:
+    async def numbers(self, queue: str, *, away: Away | None = None) -> dict[str, float]:
         """Read all numbers of a queue's record (QUEUE in lua/KEYS.md), in O(1)."""
         reply = await self._call("queue_state", queue)
         return {reply[i].decode(): float(reply[i + 1]) for i in range(0, len(reply), 2)}
 
     async def partitions(self, queue: str) -> list[PartitionRow]:
-        """Read the state of each partition of a queue, if it has several."""
+        """Read the state of each partition of a queue that answers, if it has several."""
         places = await self.registry.places(queue)
         if len(places) == 1:
             return []
-        found = await everywhere(QueueCalls.numbers, self, places)
-        return [self._partition_row(place, numbers) for place, numbers in zip(places, found, strict=True)]
+        away: Away = {}
+        found = await everywhere(QueueCalls.numbers, self, places, away=away)
+        here = [place for place in places if place not in away]
+        return [self._partition_row(place, numbers) for place, numbers in zip(here, found, strict=True)]
 
     def _partition_row(self, place: str, numbers: Mapping[str, float]) -> PartitionRow:
-        owner = self.connection.owner(keys.queue_prefix(place))
         counts = {name: int(numbers[name]) for name in ("ready", "pending", "delayed", "leased", "dead")}
-        primary = owner.address.shown if owner else ""
-        return PartitionRow(partition_of(place), primary, numbers["weight_sum"] / 1000, **counts)
+        return PartitionRow(partition_of(place), self.primary_of(place), numbers["weight_sum"] / 1000, **counts)
+
+    def primary_of(self, place: str) -> str:
+        """Return the address of the primary that has a place, as far as known; else an empty text."""
+        owner = self.connection.owner(keys.queue_prefix(place))
+        return owner.address.shown if owner else ""
+
+    async def place_of(self, queue: str, tenant: str) -> str:
+        """Return the place of a tenant."""
+        return place_in(await self.registry.places(queue), tenant)
+
+    def away_rows(self, away: Iterable[str]) -> list[dict[str, str]]:
+        """Describe places that do not answer, as replies name them."""
+        return [asdict(AwayPartition(partition_of(place), self.primary_of(place))) for place in away]
 
     async def configure(self, queue: str, changes: Mapping[str, str | float], if_version: str = "") -> QueueSettings:
         """Change settings of the queue, in each place atomically; returns the old ones.
@@ -153,7 +177,7 @@ class QueueCalls(Calls):
         return [name.decode() for name in await self._call("permissions", queue)]
 
     @of_all(longest)
-    async def oldest_wait_ms(self, queue: str, tenants: int) -> int | None:
+    async def oldest_wait_ms(self, queue: str, tenants: int, *, away: Away | None = None) -> int | None:
         """Return the longest time that a tenant's next task has been ready; None if there is no such task.
 
         If more than `tenants` (at most 500) may be served, a random sample of that size is examined.
@@ -161,20 +185,22 @@ class QueueCalls(Calls):
         wait_ms, _ = await self._call("oldest", queue, tenants)
         return None if wait_ms < 0 else int(wait_ms)
 
-    async def tenants(self, queue: str, names: Sequence[str] = ()) -> list[TenantState]:
+    async def tenants(self, queue: str, names: Sequence[str] = (), *, away: Away | None = None) -> list[TenantState]:
         """Read those of the named tenants that exist, or all tenants page by page, sorted by name."""
         if not names:
             return (await self.list_tenants(queue, "", sys.maxsize)).tenants
-        return by_name(await self._tenants(queue, names, await self._unit_of_shares(queue)))
+        return by_name(await self._tenants(queue, names, await self._unit_of_shares(queue), away=away))
 
     @of_tenants(chained)
-    async def _tenants(self, queue: str, names: Sequence[str], unit: float) -> list[TenantState]:
+    async def _tenants(
+        self, queue: str, names: Sequence[str], unit: float, *, away: Away | None = None
+    ) -> list[TenantState]:
         found: dict[str, TenantState] = {}
         for start in range(0, len(names), LOOKS):
             found |= tenant_states(await self._call("tenants", queue, "0", LOOKS, *names[start : start + LOOKS]), unit)
         return list(found.values())
 
-    async def list_tenants(self, queue: str, cursor: str, count: int) -> TenantPage:
+    async def list_tenants(self, queue: str, cursor: str, count: int, *, away: Away | None = None) -> TenantPage:
         """Read `count` tenants or some more from a cursor on (empty: all), fewer only at the end, sorted by name."""
         unit = await self._unit_of_shares(queue)
 
@@ -187,9 +213,10 @@ class QueueCalls(Calls):
                 if not cursor or len(found) >= count:
                     return list(found.values()), cursor
 
-        rows, following = await walk(read, await self.registry.places(queue), cursor, count)
+        rows, following = await walk(read, await self.registry.places(queue), cursor, count, away)
         return TenantPage(by_name(rows), following)
 
+    @of_first
     async def _unit_of_shares(self, queue: str) -> float:
         return 1000.0 if (await self.queue(queue)).settings.share == "time" else 1.0
 
@@ -233,7 +260,7 @@ class QueueCalls(Calls):
             pairs += (name, -1 if value is None else value)
         return limits_of(await self._put("set_limits", queue, tenant, *pairs))
 
-    @of_tenant_or_all(first)
+    @of_tenant_or_first
     async def limits(self, queue: str, tenant: str) -> Limits:
         """Read the limits set for a tenant, or (empty name) for all."""
         return limits_of(await self._call("limits", queue, tenant))
@@ -274,7 +301,7 @@ class QueueCalls(Calls):
         return bool(await self._call("add_history", queue, *args))
 
     @of_all(_one_history)
-    async def history(self, queue: str, step_s: int, last: int, count: int) -> HistoryPage:
+    async def history(self, queue: str, step_s: int, last: int, count: int, *, away: Away | None = None) -> HistoryPage:
         """Read up to `count` intervals that are kept, the last one by number (-1: the newest)."""
         now_ms, share, *slots = await self._call("history", queue, step_s, last, count)
         return HistoryPage(now_ms, 1.0 if share else 1000.0, [unpack_slot(packed) for packed in slots])

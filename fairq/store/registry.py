@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import trio
 from attrs import define, field
 
-from fairq.errors import FairqError, NotEmpty, NotFound, QuotaExceeded
+from fairq.errors import FairqError, NotEmpty, NotFound, OutcomeUnknown, QuotaExceeded, Unavailable
 from fairq.io.taskless import in_task
 from fairq.model.places import is_partition
 from fairq.model.suggestions import did_you_mean
@@ -81,6 +81,7 @@ class Registry:
     on_places: Callable[[str, Places], None] = field(default=lambda _queue, _places: None, init=False)  # when learned
     offered_at: float = field(default=-math.inf, init=False)  # when a name was last searched for
     making: dict[str, trio.Lock] = field(factory=dict, init=False)  # of the queues that are being made
+    _last: dict[str, bytes] | None = field(default=None, init=False)  # the entries that were read last
 
     async def make(self, queue: str, maker: str, *, is_unmade: bool = False, partitions: int = 1) -> Places:
         """Make a queue unless it exists; returns its places. `is_unmade`: the store says that it does not exist.
@@ -174,7 +175,8 @@ class Registry:
     async def entries(self) -> dict[str, bytes]:
         """Return the entries of all queues, as they are stored."""
         flat = await self.connection.call("HGETALL", keys.QUEUES)
-        return {name.decode(): entry for name, entry in zip(flat[::2], flat[1::2], strict=True)}
+        self._last = {name.decode(): entry for name, entry in zip(flat[::2], flat[1::2], strict=True)}
+        return self._last
 
     async def all_places(self) -> list[str]:
         """Name the places of all queues, and correct those that this server knows otherwise."""
@@ -190,6 +192,18 @@ class Registry:
     async def read(self) -> dict[str, Maker]:
         """Return all queues, with the maker of each and when it was made."""
         return {name: _maker(entry) for name, entry in (await self.entries()).items()}
+
+    async def read_or_last(self) -> dict[str, Maker]:
+        """Do the same; while the registry's primary is away, return those that this server read last.
+
+        None is made or deleted then.
+        """
+        try:
+            return await self.read()
+        except (Unavailable, OutcomeUnknown):
+            if self._last is None:
+                raise
+            return {name: _maker(entry) for name, entry in self._last.items()}
 
     async def makers(self, queues: Sequence[str]) -> list[str]:
         """Return the makers of these queues; empty: an operator, or not made yet."""

@@ -2,22 +2,29 @@
 
 A method of the store is written for one place, and marked with its route. Callers name the queue; those that work on
 one place (a dispatcher, the ticker) name that. A queue with one partition costs one look into a dictionary.
+
+While a primary is away, the places that it has do not answer. A reader that can use the answers of the others gives
+`away`: then those places are noted there, with the error, and left out. It is raised if no place answers, and for all
+other callers. What all places have alike is read from the first one that answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial, wraps
 from itertools import takewhile
 from typing import Any, TypeVar, cast
 
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, FairqError, OutcomeUnknown, Unavailable
 from fairq.io.scopes import run_all
 from fairq.model.checks import owner_of
 from fairq.store.partitions import Places, place_in
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 Route = Callable[..., Awaitable[Any]]  # (verb, store, places, *arguments of the verb)
+Away = dict[str, FairqError]  # places that do not answer, and why
+NO_ANSWER = (Unavailable, OutcomeUnknown)
 
 
 def _by(route: Route) -> Callable[[Verb], Verb]:
@@ -42,15 +49,27 @@ def _by(route: Route) -> Callable[[Verb], Verb]:
     return mark
 
 
-async def everywhere(verb: Route, store: Any, places: Places, *args: Any, **options: Any) -> list[Any]:
-    """Call a verb for each of some places side by side; returns the answers in order. Raises: the first error."""
+async def everywhere(
+    verb: Route, store: Any, places: Places, *args: Any, away: Away | None = None, **options: Any
+) -> list[Any]:
+    """Call a verb for each of some places side by side; returns the answers in order. Raises: the first error.
+
+    `away`: places that do not answer are noted there, unless none does.
+    """
     answers: dict[str, Any] = {}
 
     async def call(place: str) -> None:
-        answers[place] = await verb(store, place, *args, **options)
+        try:
+            answers[place] = await verb(store, place, *args, **options)
+        except NO_ANSWER as error:
+            if away is None:
+                raise
+            away[place] = error
 
     await run_all(*(partial(call, place) for place in places))
-    return [answers[place] for place in places]
+    if away and not answers:
+        raise next(iter(away.values()))
+    return [answers[place] for place in places if place in answers]
 
 
 async def _of_tenant(verb: Route, store: Any, places: Places, tenant: str, *args: Any, **options: Any) -> Any:
@@ -94,6 +113,26 @@ def of_all(join: Callable[[list[Any]], Any]) -> Callable[[Verb], Verb]:
     return _by(route)
 
 
+async def _of_first(verb: Route, store: Any, places: Places, *args: Any, **options: Any) -> Any:
+    for place in places[:-1]:
+        with suppress(*NO_ANSWER):
+            return await verb(store, place, *args, **options)
+    return await verb(store, places[-1], *args, **options)
+
+
+of_first: Callable[[Verb], Verb] = _by(_of_first)  # verb(queue, ...), which reads what all places have alike
+
+
+def of_tenant_or_first(verb: Verb) -> Verb:
+    """Mark a verb that reads what a tenant has, or if its name is empty what all places have alike."""
+
+    async def route(verb: Route, store: Any, places: Places, tenant: str, *args: Any, **options: Any) -> Any:
+        way = _of_tenant if tenant else _of_first
+        return await way(verb, store, places, tenant, *args, **options)
+
+    return _by(route)(verb)
+
+
 def of_tenant_or_all(join: Callable[[list[Any]], Any], tenant_of: Callable[[Any], str] = str) -> Callable[[Verb], Verb]:
     """Mark a verb as one of a tenant, which its first argument names, or if that is empty of the whole queue."""
 
@@ -106,39 +145,57 @@ def of_tenant_or_all(join: Callable[[list[Any]], Any], tenant_of: Callable[[Any]
 
 
 def of_tenants(join: Callable[[list[Any]], Any]) -> Callable[[Verb], Verb]:
-    """Mark a verb as one of some tenants: verb(queue, tenants), or without any of the whole queue."""
+    """Mark a verb as one of some tenants: verb(queue, tenants), or without any of the whole queue.
 
-    async def route(verb: Route, store: Any, places: Places, tenants: Sequence[str] = (), *args: Any) -> Any:
+    One tenant without a name stands for what all places have alike.
+    """
+
+    async def route(
+        verb: Route, store: Any, places: Places, tenants: Sequence[str] = (), *args: Any, away: Away | None = None
+    ) -> Any:
         if not tenants:
             return join(await everywhere(verb, store, places))
+        if list(tenants) == [""]:
+            return join([await _of_first(verb, store, places, tenants, *args)])
         named: dict[str, list[str]] = {}
         for tenant in tenants:
             named.setdefault(place_in(places, tenant), []).append(tenant)
-        answers: list[Any] = []
 
-        async def call(place: str) -> None:
-            answers.append(await verb(store, place, named[place], *args))
+        async def call(store: Any, place: str) -> Any:
+            return await verb(store, place, named[place], *args)
 
-        await run_all(*(partial(call, place) for place in named))
-        return join(answers)
+        return join(await everywhere(call, store, tuple(named), away=away))
 
     return _by(route)
 
 
 async def walk(
-    read: Callable[[str, str, int], Awaitable[tuple[list[Any], str]]], places: Places, cursor: str, count: int
+    read: Callable[[str, str, int], Awaitable[tuple[list[Any], str]]],
+    places: Places,
+    cursor: str,
+    count: int,
+    away: Away | None = None,
 ) -> tuple[list[Any], str]:
     """Read about `count` rows from a cursor on, place after place; returns them, and where to go on (empty: the end).
 
-    `read(place, cursor, count)` does the same in one place; its cursors are numbers, and empty at the end. Raises:
-    BadRequest for an invalid cursor.
+    `read(place, cursor, count)` does the same in one place; its cursors are numbers, and empty at the end. `away`:
+    places that do not answer are noted there and passed over, unless none does. Raises: BadRequest for an invalid
+    cursor.
     """
     if not (cursor or "0").isdecimal() or not cursor.isascii():
         raise BadRequest("invalid cursor: use the one of the previous page", field="cursor")
     inner, at = divmod(int(cursor or 0), len(places))
     rows: list[Any] = []
     while at < len(places) and len(rows) < count:
-        some, following = await read(places[at], str(inner), count - len(rows))
+        try:
+            some, following = await read(places[at], str(inner), count - len(rows))
+        except NO_ANSWER as error:
+            if away is None:
+                raise
+            away[places[at]] = error
+            if len(away) == len(places):
+                raise
+            some, following = [], ""
         rows += some
         inner, at = int(following or 0), at if following else at + 1
         if following:

@@ -18,7 +18,7 @@ from fairq.store.merging import chained, first
 from fairq.store.partitions import place_in
 from fairq.store.queue_calls import QueueCalls
 from fairq.store.records import pack_template, pack_timing, unpack_schedule, unpack_webhook
-from fairq.store.routes import everywhere, of_all, of_task, of_tasks, of_tenant, of_tenant_or_all, walk
+from fairq.store.routes import everywhere, of_all, of_first, of_task, of_tasks, of_tenant, of_tenant_or_all, walk
 from fairq.store.rows import batch_state
 from fairq.store.task_calls import TaskCalls
 
@@ -215,7 +215,7 @@ class Store(TaskCalls, QueueCalls):
         previous = await self._call("pause_webhook", queue, id, int(is_paused))
         return None if previous < 0 else bool(previous)
 
-    @of_all(first)
+    @of_first
     async def webhooks(self, queue: str) -> list[Webhook]:
         """Read all webhooks of a queue, the oldest first."""
         flat = await self._call("webhooks", queue)

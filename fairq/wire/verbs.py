@@ -15,6 +15,7 @@ from fairq.model.events import Event
 from fairq.model.history import History
 from fairq.model.limits import Limits
 from fairq.model.operator_views import HeldLimits, QueueRow, TokenRow
+from fairq.model.places import AwayPartition
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import Outcome, TaskState, WaitingTask
 from fairq.model.tenants import TenantState
@@ -122,7 +123,7 @@ VERBS: dict[type[Any], Verb] = {
     wire.Queues: Verb({"queues": list[QueueRow]}, _READERS),
     wire.Configure: Verb({"previous": dict[str, Any]}, _OPERATOR),
     wire.DeleteQueue: Verb({"outcome": Literal["ok", "more", "gone"], "contents": dict[str, int]}, _OPERATOR),
-    wire.Tenants: Verb({"tenants": list[TenantState], "cursor": Cursor}, _READERS),
+    wire.Tenants: Verb({"tenants": list[TenantState], "cursor": Cursor, "away": list[AwayPartition]}, _READERS),
     wire.DropTenant: Verb({"outcome": Literal["ok", "gone"]}, _OPERATOR),
     wire.SetWeight: Verb({"previous": float}, _OPERATOR),
     wire.SetLimits: Verb({"previous": Limits}, _OPERATOR),

@@ -8,6 +8,7 @@ from attrs import evolve
 
 from fairq.cli.doctor import look_at_partitions
 from fairq.model.operator_views import PartitionRow, QueueRow
+from fairq.model.places import AwayPartition
 from fairq.model.queues import QueueSettings
 from fairq.store.rows import COUNTS, FLAGS
 
@@ -29,6 +30,18 @@ def test_a_queue_with_enough_slots_and_even_partitions_needs_nothing() -> None:
     assert said(row(120, 4, 4, 4)) == []
     assert said(row(0, 4, 4, 4)) == [], "no worker is there: another finding says so"
     assert said(row(1_000, 6, 4, 2)) == [], "half more than its part is not too much"
+
+
+def test_partitions_that_do_not_answer_are_named() -> None:
+    away = [AwayPartition("4.2", "primary-0"), AwayPartition("4.8", "primary-0")]
+    (finding,) = look_at_partitions(evolve(row(1, 9, 2, 1), away=away))
+    assert finding.level == "problem"
+    assert finding.message == ("partitions 4.2, 4.8 of imports cannot be read: the store at primary-0 does not answer")
+    (finding,) = look_at_partitions(evolve(row(1), away=[AwayPartition("", "")]))
+    assert finding.message == "imports cannot be read: the store at no primary does not answer"
+    many = [AwayPartition(f"12.{n}", f"p{n % 2}") for n in range(7)]
+    (finding,) = look_at_partitions(evolve(row(1), away=many))
+    assert "12.4 and 2 more of imports cannot be read: the store at p0, p1 does" in finding.message
 
 
 def test_few_slots_and_a_full_primary_are_named() -> None:

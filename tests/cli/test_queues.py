@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from .harness import Commands, check_error
+import pytest
+
+from fairq.model.places import partition_of
+from fairq.store.partitions import place_in, places_of
+from tests.server.harness import lose
+
+from .harness import Commands, ServerThread, check_error
 from .test_commands import lines
 
 
@@ -32,3 +38,34 @@ def test_an_empty_queue_is_deleted(commands: Commands) -> None:
     commands.enqueue("emails", "1")
     done = commands("queues", "delete", "emails", "--purge", "--yes", "--json")
     assert (done.code, done.json) == (0, {"queue": "emails", "contents": {"ready": 1}})
+
+
+def test_queues_and_tenants_that_cannot_be_read_are_named(
+    commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert commands("queues", "set", "imports", "partitions=3").code == 0
+    names = [f"t{n}" for n in range(9)]
+    for queue in ("imports", "one", "two"):
+        for name in names:
+            commands.enqueue(queue, "1", name=name)
+    server.call(server.served.app.recorder.flush)
+    places = places_of("imports", 3)
+    here = [name for name in names if place_in(places, name) != places[2]]
+    lose(server.served, monkeypatch, places[2], "one")
+    said = f"partition {partition_of(places[2])} of imports cannot be read"
+    lists = [(argv, "one cannot be read") for argv in (("queues", "list"), ("top",))]
+    for argv, of_one in [*lists, (("doctor", "--admin-url", "http://127.0.0.1:1"), "with it these queues: one")]:
+        text = " ".join(commands(*argv).out.replace("│", " ").split())
+        assert of_one in text, text
+        assert said in text, text
+    rows = {row["queue"]: row for row in commands("queues", "list", "--json").json}
+    assert [(rows[name]["ready"], len(rows[name]["away"])) for name in sorted(rows)] == [(len(here), 1), (0, 1), (9, 0)]
+    tenants = commands("tenants", "list", "imports")
+    assert said in " ".join(tenants.out.split())
+    assert [name for name in names if f" {name} " in tenants.out] == here
+    check_error(commands("tenants", "list", "imports", "--json"), 1, said)
+    done = commands("queues", "show", "one")
+    assert (done.code, "no connection to the store" in done.err) == (1, True)
+    top = commands("top", "--json").json
+    assert {row["tenant"] for row in top["tenants"] if row["queue"] == "imports"} <= set(here)
+    assert {row["queue"] for row in top["queues"]} == {"imports", "one", "two"}

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -43,10 +44,10 @@ def test_a_queue_that_cannot_be_read_is_named_beside_the_others(
     commands.enqueue("away", "1")
     read = server.served.app.store.queue
 
-    async def queue(_: object, name: str) -> QueueState:
+    async def queue(_: object, name: str, **options: Any) -> QueueState:
         if name == "away":
             raise Unavailable("no connection to the store")
-        return await read(name)
+        return await read(name, **options)
 
     monkeypatch.setattr(type(server.served.app.store), "queue", queue)
     rows = {row["queue"]: row for row in commands("top", "--json").json["queues"]}

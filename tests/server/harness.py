@@ -14,9 +14,11 @@ from attrs import define, field
 from fairq.client.channel import Target
 from fairq.client.connect import open_transport
 from fairq.client.transport import ClientTransport
+from fairq.errors import Unavailable
 from fairq.model.checks import bare_id
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
+from fairq.store import keys
 from fairq.store.store import Store
 from fairq.tokens import hash_token, make_token
 from fairq.wire.connection_errors import Disconnected
@@ -199,3 +201,17 @@ async def raw(served: Served | str, token: str) -> AsyncIterator[Raw]:
         client.welcome = await client.receive()
         assert client.welcome["type"] == "welcome"
         yield client
+
+
+def lose(served: Served, monkeypatch: pytest.MonkeyPatch, *lost: str) -> None:
+    """Let the store refuse all commands for these places, or keys, as if their primaries were away."""
+    call, prefixes = served.app.store.connection.call, tuple(map(keys.queue_prefix, lost)) + lost
+
+    async def answer(*words: Any, **options: Any) -> Any:
+        if any(str(word).startswith(prefixes) for word in words[1:4]):
+            raise Unavailable("no connection to the store")
+        return await call(*words, **options)
+
+    monkeypatch.setattr(
+        type(served.app.store.connection), "call", lambda _, *words, **options: answer(*words, **options)
+    )

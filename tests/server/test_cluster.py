@@ -12,6 +12,7 @@ import pytest
 import trio
 
 import fairq
+from fairq.model.places import place_of
 from fairq.store import keys
 from fairq.store.partitions import place_in, places_of
 from tests import clusters
@@ -182,3 +183,44 @@ async def test_operators_see_the_other_queues_while_a_primary_is_away(
         assert {queue: row["ready"] for queue, row in rows.items()} == {
             queue: int(queue not in away) for queue in QUEUES
         }
+
+
+async def test_queues_are_listed_while_any_primary_stands_still(
+    start_cluster: Callable[..., clusters.Cluster], tmp_path: Path
+) -> None:
+    """Also the one that has the names of the queues. What does not answer is named, and its primary."""
+    cluster = start_cluster()
+    with open_world(tmp_path) as world:
+        url = await world.serve("--store", cluster.url).wait_url()
+        async with (
+            fairq.open_client(url, token=PRODUCER) as client,
+            fairq.open_operator(url, token=OPERATOR) as operator,
+        ):
+            await operator.configure("imports", partitions=12)
+            for n in range(24):
+                await client.enqueue("imports", 1, tenant=f"t{n}")
+            for queue in QUEUES:
+                await client.enqueue(queue, 1, tenant="ada")
+            assert not any(row.away for row in await operator.queues())
+            places = [*places_of("imports", 12), *QUEUES]
+            for victim in cluster.nodes:
+                lost = {place for place in places if cluster.owner(keys.queue_prefix(place)) is victim}
+                os.kill(victim.server.pid, signal.SIGSTOP)
+                try:
+                    rows = {row.queue: row for row in await operator.queues()}
+                    page = await operator.request("tenants", {"queue": "imports"})
+                finally:
+                    os.kill(victim.server.pid, signal.SIGCONT)
+                assert rows.keys() == {"imports", *QUEUES}
+                away = {place_of(name, each.partition) for name, row in rows.items() for each in row.away}
+                assert away == lost
+                assert all(str(victim.port) in each.primary for row in rows.values() for each in row.away)
+                assert {name: row.ready for name, row in rows.items() if name in QUEUES} == {
+                    name: int(name not in lost) for name in QUEUES
+                }
+                here = [f"t{n}" for n in range(24) if place_in(places_of("imports", 12), f"t{n}") not in lost]
+                assert rows["imports"].ready == len(here)
+                assert [row["tenant"] for row in page["tenants"]] == sorted(here)
+                with trio.fail_after(30):
+                    while any(row.away for row in await operator.queues()):
+                        pass

@@ -12,13 +12,14 @@ import trio
 
 import fairq
 from fairq.errors import Unavailable
+from fairq.model.places import partition_of
 from fairq.server.run import Served
 from fairq.store import keys, library
 from fairq.store.migrations import NEW
 from fairq.store.partitions import place_in, places_of
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, PRODUCER, WORKER, Refused, raw, running, tenant, url_of
+from .harness import OPERATOR, PRODUCER, WORKER, Refused, lose, raw, running, tenant, url_of
 
 Q, PARTITIONS = "imports", 5
 TENANTS = [f"tenant-{n}" for n in range(12)]
@@ -233,10 +234,75 @@ async def test_operators_see_the_other_queues_while_a_partition_is_away(
         await worker.pushed()
         take_away(served, monkeypatch, TENANTS[0])
         away, other = (await operator.ask("queues"))["queues"]
-        assert (away["queue"], away["is_unavailable"], away["version"], away["slots"]) == (Q, True, "", 1)
-        assert (other["is_unavailable"], other["ready"] + other["leased"]) == (False, 1)
+        assert (away["queue"], away["is_unavailable"], len(away["away"]), away["slots"]) == (Q, False, 1, 1)
+        assert (other["is_unavailable"], other["away"], other["ready"] + other["leased"]) == (False, [], 1)
+
+
+async def fill(served: Served) -> None:
+    await make(served)
+    async with raw(served, PRODUCER) as producer:
+        tasks = [{"tenant": each, "id": "a", "payload": 1} for each in TENANTS]
+        await producer.ask("enqueue", queue=Q, tasks=tasks)
+        for queue in ("one", "two"):
+            await producer.ask("enqueue", queue=queue, tasks=tasks[:2])
+
+
+async def test_queues_are_listed_while_a_primary_is_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill(served)
+    away = place_of_tenant(TENANTS[0])
+    here = [each for each in TENANTS if place_of_tenant(each) != away]
+    async with raw(served, OPERATOR) as operator:
+        before = (await operator.ask("queues"))["queues"]
+        assert all(row["away"] == [] for row in before)
+        lose(served, monkeypatch, away, "one", keys.REGISTRY)
+        rows = {row["queue"]: row for row in (await operator.ask("queues"))["queues"]}
+        primary = served.app.store.connection.nodes()[0].address.shown
+        assert {name: row["away"] for name, row in rows.items()} == {
+            Q: [{"partition": partition_of(away), "primary": primary}],
+            "one": [{"partition": "", "primary": primary}],
+            "two": [],
+        }
+        assert {name: (row["ready"], row["settings"]["partitions"]) for name, row in rows.items()} == {
+            Q: (len(here), PARTITIONS), "one": (0, 1), "two": (2, 1),
+        }  # fmt: skip
+        assert [rows[name]["made_at_ms"] for name in rows] == [row["made_at_ms"] for row in before]
+        assert [rows[name]["is_unavailable"] for name in (Q, "one", "two")] == [False, True, False]
+        assert (rows["one"]["version"], rows["two"]["version"]) == ("", before[2]["version"])
+        (row,) = (await operator.ask("queues", queue=Q))["queues"]
+        assert partition_of(away) not in {each["partition"] for each in row["places"]}
+        assert (len(row["places"]), len(row["away"])) == (PARTITIONS - 1, 1)
         with pytest.raises(Refused, match="unavailable"):
-            await operator.ask("queues", queue=Q)
+            await operator.ask("queues", queue="one")
+        page = await operator.ask("tenants", queue=Q)
+        assert [each["tenant"] for each in page["tenants"]] == sorted(here)
+        assert page["away"] == rows[Q]["away"] == (await operator.ask("history", queue=Q))["away"]
+        assert (await operator.ask("limits", queue=Q))["limits"]
+        assert (await operator.ask("webhooks", queue=Q))["webhooks"] == []
+        await operator.ask("report", queue=Q, tenant=here[0])
+        lose(served, monkeypatch, keys.SERVERS)
+        assert [row["takers"] for row in (await operator.ask("queues"))["queues"]] == ["unknown", "", "unknown"]
+        monkeypatch.undo()
+        assert (await operator.ask("queues"))["queues"] == before
+
+
+async def test_what_all_partitions_have_is_read_from_the_first_that_answers(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(served)
+    places = places_of(Q, PARTITIONS)
+    async with raw(served, OPERATOR) as operator:
+        await operator.ask("set_limits", queue=Q, limits={"rate": 7})
+        await operator.ask("add_webhook", queue=Q, url="https://a.example/")
+        lose(served, monkeypatch, *places[:4])
+        assert (await operator.ask("limits", queue=Q))["limits"]["rate"] == 7
+        assert len((await operator.ask("webhooks", queue=Q))["webhooks"]) == 1
+        mine = next(each for each in TENANTS if place_of_tenant(each) == places[4])
+        async with raw(served, tenant(mine)) as ada:
+            assert (await ada.ask("limits", queue=Q))["holds"]["rate"] == 7
+        lose(served, monkeypatch, *places)
+        for verb in ("webhooks", "tenants", "history"):
+            with pytest.raises(Refused, match="unavailable"):
+                await operator.ask(verb, queue=Q)
 
 
 async def test_an_operator_chooses_the_number_of_partitions_of_a_new_queue(served: Served) -> None:

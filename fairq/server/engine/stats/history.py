@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import trio
-from attrs import fields
+from attrs import evolve, fields
 
 from fairq.model.fairness import Service, Share, shares, split_service
 from fairq.model.history import (
@@ -23,6 +23,8 @@ from fairq.model.history import (
     TenantTotals,
     percentile_of,
 )
+from fairq.model.places import AwayPartition
+from fairq.store.routes import Away
 from fairq.store.store import Store
 
 PAGE_SLOTS = 120  # that one call of the store reads: about 250 KB at most
@@ -47,7 +49,7 @@ class RecentShare(NamedTuple):
 async def recent_share(store: Store, queue: str, tenant: str) -> RecentShare:
     """Read the service of a tenant that the history has for the last RECENT_MS."""
     step_ms = STEPS["1h"][0] * 1000
-    recent = await store.history(queue, STEPS["1h"][0], -1, RECENT_MS // step_ms)
+    recent = await store.history(queue, STEPS["1h"][0], -1, RECENT_MS // step_ms, away={})
     rows = [(slot.number, row) for slot in recent.slots for row in _with_free(slot.rows) if row.tenant == tenant]
     if not rows:
         return RecentShare()
@@ -64,17 +66,19 @@ async def read_history(
     step_s, left = STEPS[period]
     first = -(-since_ms // (1000 * step_s))  # the first interval that begins at that time or later
     slots: dict[int, Slot] = {}
+    away: Away = {}
     now_ms, last, unit = -1, -1, 1.0
     while left > 0:
         count = min(left, PAGE_SLOTS)
-        page = await store.history(queue, step_s, last, count)
+        page = await store.history(queue, step_s, last, count, away=away)
         if now_ms < 0:
             now_ms, unit, last = page.now_ms, page.unit, page.now_ms // 1000 // step_s
             left = min(left, last + 1 - first)
         slots.update((slot.number, slot) for slot in page.slots)
         last, left = last - count, left - count
     known = [slots[number] for number in sorted(slots) if number >= first]
-    return await trio.to_thread.run_sync(summed, known, step_s * 1000, now_ms, tenants, unit)
+    found = await trio.to_thread.run_sync(summed, known, step_s * 1000, now_ms, tenants, unit)
+    return evolve(found, away=[AwayPartition(**row) for row in store.away_rows(away)])
 
 
 def summed(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import structlog
 from attrs import asdict, evolve
 
-from fairq.errors import NotFound, Retryable
+from fairq.errors import NotFound
 from fairq.model.attempts import AttemptFilter
+from fairq.model.places import queue_of
 from fairq.model.queues import QueueState, kept_slots, unread_state
 from fairq.model.tasks import TaskState, leased_at_ms
 from fairq.model.tenants import TenantPage
@@ -17,6 +18,7 @@ from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.net.server_slots import Offer
 from fairq.server.engine.net.worker_registry import HeldAt
 from fairq.server.engine.verbs.request_scope import Body, check_all_queues
+from fairq.store.routes import NO_ANSWER, Away
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
 
@@ -29,10 +31,11 @@ _REPAIR_S = 1.0  # how long one request repairs
 async def queues(app: App, connection: Connection, request: wire.Queues) -> Body:
     """List all queues, or one, also those with workers that never had a task, and those that cannot be read now.
 
-    Raises: Unavailable, OutcomeUnknown if the one that is named cannot be read.
+    While a primary is away, a queue has the counts of the places that answer. Raises: Unavailable, OutcomeUnknown if
+    none of the one that is named does.
     """
-    rows, states, unread = [], dict[str, QueueState](), set[str]()
-    made = await app.store.registry.read()
+    rows, states, away = [], dict[str, QueueState | None](), Away()
+    made = await app.store.registry.read_or_last()
     offers, silent = app.queues.offers(), app.silent_workers()
     named = offers.keys() | made.keys()
     if request.queue is not None:
@@ -43,21 +46,18 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
         offer = offers.get(queue, Offer())
         having = {queue, *offer.shared_by}  # the slots
         for each in having - states.keys():
-            try:
-                states[each] = await app.store.queue(each)
-            except Retryable:  # the primary of some queues may be away: the others are shown
-                if request.queue is not None:
-                    raise
-                states[each] = unread_state(each)
-                unread.add(each)
-        state = evolve(states[queue], **(made[queue]._asdict() if queue in made else {}))
-        slots = app.queues.count_slots(queue)
-        kept, idle = kept_slots(slots, state.settings.reserve), slots - sum(states[each].leased for each in having)
-        counts: Body = {"version": "" if queue in unread else settings_version(state.settings)}
+            states[each] = await _state_of(app, each, away)
+        known = states[queue]
+        if known is None and request.queue is not None:
+            raise next(error for place, error in away.items() if queue_of(place) == queue)
+        state = evolve(known or unread_state(queue), **(made[queue]._asdict() if queue in made else {}))
+        slots, leased = app.queues.count_slots(queue), sum(of.leased for name in having if (of := states[name]))
+        kept, idle = kept_slots(slots, state.settings.reserve), slots - leased
+        counts: Body = {"version": settings_version(state.settings) if known else "", "is_unavailable": known is None}
         counts |= {"slots": slots, "kept": kept, "idle": max(0, idle)}
         counts |= {"workers": offer.workers, "shared": offer.shared, "shared_by": len(offer.shared_by)}
-        counts["is_unavailable"] = queue in unread
         counts["silent"] = [asdict(each) for each in silent.get(queue, ())][:MAX_SILENT]
+        counts["away"] = app.store.away_rows(place for place in away if queue_of(place) == queue)
         if request.queue is not None:
             counts["places"] = [asdict(each) for each in await app.store.partitions(queue)]
         rows.append({**asdict(state), **counts})
@@ -65,6 +65,15 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
     takers = {queue: "some" for queue in waiting if app.queues.is_taken_here(queue)}
     takers |= await app.takers([queue for queue in waiting if queue not in takers])
     return {"queues": [{**row, "takers": takers.get(row["queue"], "")} for row in rows]}
+
+
+async def _state_of(app: App, queue: str, away: Away) -> QueueState | None:
+    """Read the state of a queue; None if none of its places answers. `away` gets those that do not."""
+    try:
+        return await app.store.queue(queue, away=away)
+    except NO_ANSWER as error:
+        away.update(dict.fromkeys(app.store.registry.places_known(queue), error))
+        return None
 
 
 async def configure(app: App, connection: Connection, request: wire.Configure) -> Body:
@@ -86,13 +95,13 @@ async def delete_queue(app: App, connection: Connection, request: wire.DeleteQue
 
 async def tenants(app: App, connection: Connection, request: wire.Tenants) -> Body:
     """List a queue's tenants, a page of them, or one of them, if there is one of that name."""
-    queue = await _known_queue(app, request.queue)
+    queue, away = await _known_queue(app, request.queue), Away()
     if request.tenant is None:
-        page = await app.store.list_tenants(queue, request.cursor or "", request.count)
+        page = await app.store.list_tenants(queue, request.cursor or "", request.count, away=away)
     else:
         page = TenantPage(await app.store.tenants(queue, [request.tenant]), "")
     rows = [asdict(row, recurse=False) for row in page.tenants]
-    return {"tenants": rows, "cursor": page.cursor or None}
+    return {"tenants": rows, "cursor": page.cursor or None, "away": app.store.away_rows(away)}
 
 
 async def drop_tenant(app: App, connection: Connection, request: wire.DropTenant) -> Body:
@@ -104,7 +113,7 @@ async def drop_tenant(app: App, connection: Connection, request: wire.DropTenant
 
 
 async def _known_queue(app: App, queue: str) -> str:
-    if queue not in await app.store.queues():
+    if queue not in await app.store.queues(or_last=True):
         raise NotFound(f"there is no queue {queue}", field="queue")
     return queue
 

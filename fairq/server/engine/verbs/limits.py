@@ -25,9 +25,9 @@ async def set_limits(app: App, connection: Connection, request: wire.SetLimits) 
 
 
 async def limits(app: App, connection: Connection, request: wire.Limits) -> Body:
-    """Return a tenant's own limits, the limits in force, and its opening hours."""
-    queue = request.queue
+    """Return a tenant's own limits, the limits in force where it is, and its opening hours."""
     tenant = connection.identity.tenant or request.tenant or ""
+    queue = await app.store.place_of(request.queue, tenant) if tenant else request.queue
     own, for_all = await app.store.limits(queue, tenant), await app.store.limits(queue, "")
     holds = {name: value for name, value in asdict(own).items() if value is not None}
     now_ms, hours = await app.store.opening_hours(queue, list(dict.fromkeys(("", tenant))))

@@ -20,7 +20,6 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairq.errors import Retryable
 from fairq.model.waiting import CLOSED, PAUSED
 from fairq.server.engine.app import App
 from fairq.server.web.admin.health import Finding, Health
@@ -28,6 +27,7 @@ from fairq.server.web.admin.store_figures import Node, read_nodes
 from fairq.server.web.admin.tenant_metrics import QUEUES as TENANT_QUEUES
 from fairq.server.web.admin.tenant_metrics import Tenants, counter, gauge, read_tenants, tell_counted, tell_stored
 from fairq.server.web.http.shared import Shared
+from fairq.store.routes import NO_ANSWER, Away
 
 MAX_QUEUES = 200
 MAX_TENANTS = 32  # that are asked for a queue's oldest wait
@@ -41,8 +41,9 @@ class Queue:
     """A queue's numbers in the store, and the longest wait of the tasks that are next, in seconds."""
 
     name: str
-    counts: Mapping[str, float]
+    counts: Mapping[str, float]  # of the partitions that answer; empty if none does
     oldest_s: float
+    away: int = 0  # partitions that do not answer
 
 
 @define(eq=False)
@@ -69,24 +70,28 @@ class Metrics:
         found, store = await self.health.look(), self.app.store
         names: list[str] = []
         nodes: list[Node] = []
-        if not found.troubles:
-            names = [name for name in await store.queues() if only is None or name in only]
+        if not found.troubles or len(store.connection.nodes()) > 1:  # the others may answer
+            names = [name for name in await store.queues(or_last=True) if only is None or name in only]
             names.sort(key=lambda name: (not self.app.queues.of(name), name))
             nodes = await read_nodes(store.connection.nodes())
-        queues, tenants = list[Queue](), list[Tenants]()
-        for n, name in enumerate(names[:MAX_QUEUES]):  # one by one: tasks go before them
-            with suppress(Retryable):  # its primary may be away: the others are reported
-                queues.append(await self._look(name))
-                if n < TENANT_QUEUES:
-                    tenants.append(await read_tenants(store, name))
-        collected = _Collected(list(_Now(self.app, found, queues, tenants, names, nodes).collect()))
+        queues = [await self._look(name) for name in names[:MAX_QUEUES]]  # one by one: tasks go before them
+        tenants = list[Tenants]()
+        for each in queues[:TENANT_QUEUES]:
+            if each.counts:
+                with suppress(*NO_ANSWER):  # its primary has just gone: the others are reported
+                    tenants.append(await read_tenants(store, each.name))
+        collected = _Collected(list(_Now(self.app, found, queues, tenants, len(names), nodes).collect()))
         text = await trio.to_thread.run_sync(generate_latest, collected)  # a long page takes some 40 ms
         return bytes(text + generate_latest(self._process))
 
     async def _look(self, name: str) -> Queue:
-        counts = await self.app.store.numbers(name)
-        oldest_ms = await self.app.store.oldest_wait_ms(name, MAX_TENANTS) if counts["ready"] else None
-        return Queue(name, counts, (oldest_ms or 0) / 1000)
+        store, away = self.app.store, Away()
+        try:
+            counts = await store.numbers(name, away=away)
+            oldest_ms = await store.oldest_wait_ms(name, MAX_TENANTS, away=away) if counts["ready"] else None
+        except NO_ANSWER:
+            return Queue(name, {}, 0.0, len(store.registry.places_known(name)))
+        return Queue(name, counts, (oldest_ms or 0) / 1000, len(away))
 
 
 @define(eq=False)
@@ -108,7 +113,7 @@ class _Now:
     health: Finding
     queues: Sequence[Queue]
     tenants: Sequence[Tenants]
-    names: Sequence[str]  # of all queues
+    queue_count: int
     nodes: Sequence[Node]
 
     def collect(self) -> Iterator[Metric]:
@@ -124,7 +129,7 @@ class _Now:
         yield InfoMetricFamily("fairq_build", "version of this server", value={"version": version("fairq")})
         yield gauge("fairq_ready", "1: this server can do its work; see /readyz", "", [(not self.health.troubles,)])
         yield gauge("fairq_ticker_lag_seconds", "how late ticks of this server are", "", [(app.ticker.lag_s,)])
-        yield gauge("fairq_queues", "queues that there are", "", [(len(self.names),)])
+        yield gauge("fairq_queues", "queues that there are", "", [(self.queue_count,)])
         roles = Counter(each.identity.role.value for each in app.connections)
         yield gauge("fairq_connections", "open connections of this server", "role", roles.items())
         attached = [each.account for each in app.connections if each.is_attached]
@@ -148,11 +153,13 @@ class _Now:
             yield gauge(f"fairq_store_{name}", meaning, "node", ((each.name, getattr(each, figure)) for each in nodes))
 
     def _of_queues(self) -> Iterator[Metric]:
-        queues, slots = self.queues, self.app.queues.count_slots
+        queues, slots = [each for each in self.queues if each.counts], self.app.queues.count_slots
+        away = ((each.name, each.away) for each in self.queues)
+        yield gauge("fairq_queue_partitions_away", "partitions whose primary does not answer", "queue", away)
         states = ((each.name, state, each.counts[state]) for each in queues for state in _STATES)
         yield gauge("fairq_queue_tasks", "tasks by state", "queue state", states)
         for name, count in _TOTALS.items():
-            totals = [(each.name, each.counts[count]) for each in queues]
+            totals = [(each.name, each.counts[count]) for each in queues if not each.away]  # counters never fall
             yield counter(f"fairq_tasks_{name}", f"tasks {name} since the queue was made", "queue", totals)
         oldest = f"longest wait of a task that is next of its tenant; of {MAX_TENANTS} tenants by chance, if more wait"
         yield gauge("fairq_oldest_ready_age_seconds", oldest, "queue", ((each.name, each.oldest_s) for each in queues))
@@ -163,8 +170,7 @@ class _Now:
         yield gauge("fairq_workers", "workers that are attached, at all servers", "queue", attached)
         counted = ((each.name, len(silent.get(each.name, ()))) for each in queues)
         yield gauge("fairq_workers_silent", "workers from which nothing comes, at all servers", "queue", counted)
-        read = {each.name for each in queues}
-        unread = ((name, name not in read) for name in self.names[:MAX_QUEUES])
+        unread = ((each.name, not each.counts) for each in self.queues)
         yield gauge("fairq_queue_unavailable", "1: a node of the store that has it cannot be reached", "queue", unread)
         for name, bit, meaning in (
             ("paused", PAUSED, "an operator paused it"),

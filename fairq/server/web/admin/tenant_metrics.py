@@ -19,6 +19,7 @@ from fairq.model.history import OTHERS, STEPS, middle_of
 from fairq.model.tenants import TenantState
 from fairq.server.engine.stats.tallies import QueueTally
 from fairq.store.overview import some_tenants
+from fairq.store.routes import Away
 from fairq.store.store import Store
 
 QUEUES, TENANTS = 50, 20  # queues with tenants in the metrics; tenants of each
@@ -43,16 +44,19 @@ class Tenants:
 
 
 async def read_tenants(store: Store, queue: str) -> Tenants:
-    """Read the metrics of a queue's tenants, at a cost that does not grow with their number."""
-    found = defaultdict[str, list[Service]](list)
-    for slot in (await store.history(queue, STEPS["24h"][0], -1, _SLOTS)).slots:
+    """Read the metrics of a queue's tenants, at a cost that does not grow with their number.
+
+    Those whose partition does not answer are left out.
+    """
+    found, away = defaultdict[str, list[Service]](list), Away()
+    for slot in (await store.history(queue, STEPS["24h"][0], -1, _SLOTS, away=away)).slots:
         for name, service in split_service({row.tenant: (row.delivered, row.entitled) for row in slot.rows}).items():
             found[name].append(service)
     given = {name: added(of) for name, of in found.items() if name != OTHERS}
     served = sorted(given, key=lambda name: (-given[name].delivered - given[name].due, name))[:TENANTS]
-    _, some = await some_tenants(store, queue, _COMPARED)
+    _, some = await some_tenants(store, queue, _COMPARED, away)
     asked = list(dict.fromkeys([*served, *some]))[:_COMPARED]
-    states = {each.tenant: each for each in await store.tenants(queue, asked)} if asked else {}
+    states = {each.tenant: each for each in await store.tenants(queue, asked, away=away)} if asked else {}
     waiting = sorted(states, key=lambda name: (-states[name].ready, name))
     names = [name for name in dict.fromkeys([*served, *waiting]) if name in states][:TENANTS]
     ratios = {name: given[name].contested / given[name].due for name in names if name in given and given[name].due > 0}

@@ -36,6 +36,7 @@ from fairq.server.web.dashboard.system import audit, system, tokens
 from fairq.server.web.dashboard.view import Context, Page, View, rows_of
 from fairq.server.web.dashboard.writing import as_json, size, sought
 from fairq.store.overview import StoredTask, due, stored_task
+from fairq.store.routes import NO_ANSWER, Away
 from fairq.wire import messages as wire
 
 _ROWS = 100
@@ -67,13 +68,14 @@ async def queues(view: View) -> Context:
     async def read(row: Row) -> None:
         rates[row["queue"]] = await _rates(view, row)
 
-    await run_all(*(partial(read, row) for row in _busiest(rows, _RATED)), stops_at_failure=True)
+    known = [row for row in rows if row["version"]]  # of the others no partition answers
+    await run_all(*(partial(read, row) for row in _busiest(known, _RATED)), stops_at_failure=True)
     return {"rows": rows, "rates": rates, "asked": _TENANTS_ASKED}
 
 
 async def _rates(view: View, row: Row) -> Rates:
-    step_s, store = STEPS["1h"][0], view.app.store
-    page = await store.history(row["queue"], step_s, -1, 60 // step_s + 1)
+    step_s, store, away = STEPS["1h"][0], view.app.store, Away()
+    page = await store.history(row["queue"], step_s, -1, 60 // step_s + 1, away=away)
     newest = page.now_ms // 1000 // step_s
     whole = [slot for slot in page.slots if slot.number < newest]
     started, failed = (
@@ -83,7 +85,7 @@ async def _rates(view: View, row: Row) -> Rates:
         sum(slot.enqueued for slot in whole) / 60,
         sum(slot.done for slot in whole) / 60,
         failed / started if started else None,
-        await store.oldest_wait_ms(row["queue"], _TENANTS_ASKED) if row["ready"] else None,
+        await store.oldest_wait_ms(row["queue"], _TENANTS_ASKED, away=away) if row["ready"] else None,
     )
 
 
@@ -158,10 +160,11 @@ async def _queues_of(view: View, tenant: str) -> list[tuple[str, TenantState]]:
     found: dict[str, Sequence[TenantState]] = {}
 
     async def read(name: str) -> None:
-        found[name] = await view.app.store.tenants(name, [tenant])
+        with suppress(*NO_ANSWER):  # its partition there is away
+            found[name] = await view.app.store.tenants(name, [tenant])
 
     await run_all(*(partial(read, name) for name in names), stops_at_failure=True)  # one round trip
-    return [(name, found[name][0]) for name in names if found[name]]
+    return [(name, found[name][0]) for name in names if found.get(name)]
 
 
 def _busiest(rows: Sequence[Row], count: int) -> Sequence[Row]:
@@ -296,10 +299,15 @@ async def search(view: View) -> Context:
     names = [view.queue] if view.queue else [row["queue"] for row in _busiest(await view.queues(), _SEARCHED)]
     is_whole = False
     with trio.move_on_after(_SEARCH_S):
+        are_away = False
         for queue in names if text else []:
-            one = await _search_in(view, queue, text)
+            try:
+                one = await _search_in(view, queue, text)
+            except NO_ANSWER:
+                are_away = True
+                continue
             found += [one] if one.task or one.tenants or one.dead else []
-        is_whole = True
+        is_whole = not are_away
     return {"text": text, "found": found, "is_whole": is_whole and len(names) < _SEARCHED}
 
 

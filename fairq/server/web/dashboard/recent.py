@@ -196,7 +196,7 @@ class Recent:
         return past_of(await self._history(queue), time.time())
 
     async def _history(self, queue: str) -> HistoryPage:
-        return await self.app.store.history(queue, PAST_STEP_S, -1, KEPT_S // PAST_STEP_S + 1)
+        return await self.app.store.history(queue, PAST_STEP_S, -1, KEPT_S // PAST_STEP_S + 1, away={})
 
     async def _served_last(self, queue: str) -> list[str]:
         """Name tenants by when they were served last: at any server, by the history, and at this one."""
@@ -205,10 +205,10 @@ class Recent:
         return names + self.app.queues.served_last(queue)
 
     async def _sample(self, queue: str, watched: Watched) -> None:
-        total, names = await some_tenants(self.app.store, queue, MAX_TENANTS)
+        total, names = await some_tenants(self.app.store, queue, MAX_TENANTS, {})
         if total > MAX_TENANTS:
             names = list(dict.fromkeys([*await self._served_last(queue), *names]))[:MAX_TENANTS]
-        tenants = await self.app.store.tenants(queue, names) if names else []
+        tenants = await self.app.store.tenants(queue, names, away={}) if names else []
         weights = {row.tenant: row.weight for row in watched.tenants}
         for row in tenants:
             if (previous := weights.get(row.tenant, row.weight)) != row.weight:

@@ -14,7 +14,8 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from fairq.model.dead_letters import MAX_SEARCH_CHARS
-from fairq.model.texts import moment_of, say_ms, say_sharing, say_span
+from fairq.model.places import AwayPartition
+from fairq.model.texts import moment_of, say_away, say_ms, say_sharing, say_span
 from fairq.model.why_text import say_silence, say_silent
 from fairq.model.workers import SilentWorker
 
@@ -96,6 +97,11 @@ def version_of(name: str) -> str:
     return sha256((STATIC / name).read_bytes()).hexdigest()[:12]
 
 
+def say_lost(row: Mapping[str, Any]) -> str:
+    """Say which partitions of a queue's row do not answer."""
+    return say_away(row["queue"], [AwayPartition(**each) for each in row["away"]])
+
+
 def silence(each: Mapping[str, Any]) -> str:
     """Describe a silent worker of a queue's row."""
     return say_silence(SilentWorker(**each))
@@ -126,7 +132,7 @@ def make_environment(*, is_dev: bool) -> Environment:
     )
     environment.template_class = _Written
     written = (count, span, part, number, typed, size, moment, as_json, briefly, sought)
-    for each in (*written, say_sharing, say_silent, silence):
+    for each in (*written, say_sharing, say_silent, say_lost, silence):
         environment.filters[each.__name__] = each
     environment.globals.update(query=query, version_of=version_of, is_dev=is_dev)
     return environment

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,9 +17,10 @@ from fairq.errors import Unavailable
 from fairq.server.run import Served
 from fairq.server.settings import Settings
 from fairq.server.web.admin import metrics
+from fairq.store.partitions import place_in
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
-from tests.server.harness import OPERATOR, WORKER, Refused, daily, raw, tenant
+from tests.server.harness import OPERATOR, PRODUCER, WORKER, Refused, daily, lose, raw, tenant
 from tests.stores import PASSWORD, LocalServer
 
 from .test_health import TOKEN, asked, values
@@ -109,10 +111,10 @@ async def test_a_queue_that_cannot_be_read_leaves_the_others_their_metrics(
             await ada.enqueue(queue, ["a"])
         numbers = admin.app.store.numbers
 
-        async def read(_: object, queue: str) -> dict[str, float]:
+        async def read(_: object, queue: str, **options: Any) -> dict[str, float]:
             if queue == "away":
                 raise Unavailable("no connection to the store")
-            return await numbers(queue)
+            return await numbers(queue, **options)
 
         monkeypatch.setattr(type(admin.app.store), "numbers", read)
         page = values((await client.get("/metrics")).text)
@@ -203,3 +205,26 @@ async def test_a_token_of_some_queues_sees_these_alone(server_store: str, monkey
         assert await scraped(TOKEN) == whole
         assert await scraped({"Authorization": f"Bearer {token}"}) == ({"mine"}, {"ada"}, 1)
         assert await scraped(TOKEN) == whole
+
+
+async def test_the_page_has_what_answers_while_a_primary_is_away(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asked(server_store) as (served, client), raw(served, PRODUCER) as producer:
+        places = await served.app.store.registry.make("imports", "", partitions=3)
+        tenants = [f"t{n}" for n in range(9)]
+        for queue in ("imports", "one", "two"):
+            tasks = [{"tenant": each, "id": "a", "payload": 1} for each in tenants]
+            await producer.ask("enqueue", queue=queue, tasks=tasks)
+        lost = [each for each in tenants if place_in(places, each) == places[1]]
+        lose(served, monkeypatch, places[1], "one")
+        page = values((await client.get("/metrics")).text)
+    assert {name: page["fairq_queue_partitions_away", name] for name in ("imports", "one", "two")} == {
+        "imports": 1, "one": 1, "two": 0,
+    }  # fmt: skip
+    assert page["fairq_queue_tasks", "imports", "ready"] == len(tenants) - len(lost)
+    assert page["fairq_queue_tasks", "two", "ready"] == page["fairq_tasks_enqueued_total", "two"] == len(tenants)
+    assert ("fairq_queue_tasks", "one", "ready") not in page
+    assert ("fairq_tasks_enqueued_total", "imports") not in page, "a counter never falls"
+    named = {labels[1] for of, *labels in page if of == "fairq_tenant_ready" and labels[0] == "imports"}
+    assert named == {each for each in tenants if each not in lost}

@@ -15,13 +15,16 @@ import redis
 from fairq.cli.app import commands
 from fairq.errors import Unavailable
 from fairq.model.checks import MAX_TIME_MS
+from fairq.model.places import partition_of
+from fairq.model.tasks import NewTask
 from fairq.server.web.dashboard import site as module
 from fairq.server.web.dashboard.pages import PAGES
 from fairq.store import library
 from fairq.store.connection import Connection
+from fairq.store.partitions import place_in
 from fairq.wire.terms import SILENT_S
 from tests import clusters, stores
-from tests.server.harness import OPERATOR, WORKER, raw, running, tenant
+from tests.server.harness import OPERATOR, WORKER, lose, raw, running, tenant
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
@@ -343,3 +346,24 @@ async def test_a_store_that_is_away_is_reported_and_pages_come_back(
         monkeypatch.setattr(module, "_ANSWER_S", 60.0)
         proxy.release()
         await site.read("/queues")
+
+
+async def test_pages_show_what_answers_while_a_primary_is_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = site.store
+    places = await store.registry.make("imports", "", partitions=3)
+    for queue in ("imports", "one", "two"):
+        for n in range(9):
+            await store.enqueue(queue, f"t{n}", [NewTask(f"t{n}/a", b"1")])
+    here = [f"t{n}" for n in range(9) if place_in(places, f"t{n}") != places[0]]
+    await site.read("/queues")
+    lose(site.served, monkeypatch, places[0], "one")
+    page = text_of(await site.read("/queues"))
+    assert f"partition {partition_of(places[0])} of imports cannot be read" in page
+    assert "one cannot be read" in page
+    assert "two" in page
+    assert f"imports no workers {len(here)} " in page
+    for path in ("/queues/imports", "/?queue=imports", "/tenants?queue=imports", f"/queues/two/tenants/{here[0]}"):
+        html = text_of(await site.read(path))
+        assert here[0] in html or path == "/queues/imports"
+        assert "cannot be read" in html or "two" in path
+    assert here[0] in text_of(await site.read(f"/search?text={here[0]}"))
