@@ -40,6 +40,7 @@ from fairq.store.routes import (
 from fairq.store.rows import event, limits_of, queue_state, settings_of, tenant_states
 
 _ACCOUNTS = 100  # accounts that one call looks at
+_HELD = ("ready", "pending", "delayed", "leased", "dead")  # tasks by state
 
 
 class HistoryPage(NamedTuple):
@@ -88,7 +89,7 @@ class QueueCalls(Calls):
         return [self._partition_row(place, numbers) for place, numbers in zip(here, found, strict=True)]
 
     def _partition_row(self, place: str, numbers: Mapping[str, float]) -> PartitionRow:
-        counts = {name: int(numbers[name]) for name in ("ready", "pending", "delayed", "leased", "dead")}
+        counts = {name: int(numbers[name]) for name in _HELD}
         return PartitionRow(partition_of(place), self.primary_of(place), numbers["weight_sum"] / 1000, **counts)
 
     def primary_of(self, place: str) -> str:
@@ -170,7 +171,15 @@ class QueueCalls(Calls):
             if outcome != b"more" and at + 1 < len(places):
                 outcome, number, at = b"more", 0, at + 1
             if outcome != b"more" or trio.current_time() >= deadline:
+                held = [await self._held(place) for place in places[:at]]
+                tasks, tenants = tasks + sum(each[0] for each in held), tenants + sum(each[1] for each in held)
                 return Repair(outcome.decode(), number * len(places) + at, doing.decode(), tasks, tenants)
+
+    async def _held(self, place: str) -> tuple[int, int]:
+        """Count the tasks and tenants of a place."""
+        numbers = await QueueCalls.numbers(self, place)
+        tenants = await self.connection.call("HLEN", f"{keys.queue_prefix(place)}:tenants")
+        return int(sum(numbers[name] for name in _HELD)), tenants
 
     async def permissions(self, queue: str) -> list[str]:
         """Return the commands of the library that the store's user may not run on a queue's keys."""

@@ -354,6 +354,7 @@ async def test_a_repair_of_a_queue_repairs_all_places(store: Store) -> None:
     while repair.outcome == "more":
         repair, steps = await store.repair("many", repair.number, seconds=0), steps + 1
     assert (repair.outcome, steps > len(places)) == ("done", True)
+    assert (repair.tasks, repair.tenants) == (50 * len(TENANTS), len(TENANTS))
     assert (await store.queue("many")).ready == 50 * len(TENANTS)
     assert sum([len((await store.claim(place, "w", 150)).leases) for place in places for _ in range(5)]) == 450
 
