@@ -113,9 +113,9 @@ class Simulation:
             if tenant.is_quiet:
                 self._at(self._draws.expovariate(1 / self.quiet_every_s), partial(self._arrive_again, name))
             else:
-                for _ in range(
-                    20 + round(2 * share * tenant.weight)
-                ):  # more than it is ever behind: idling saves nothing up
+                slots = share * tenant.weight
+                ahead = 20 + 2 * slots  # more than it is ever behind: idling saves nothing up
+                for _ in range(round(min(ahead, 3 + 2 * slots * self.case.seconds * 1000 / TASK_MS))):
                     self._arrive(name)
         for moment in range(MOMENTS // 5, MOMENTS + 1):
             self._at(self.case.seconds * moment / MOMENTS, self._look)
