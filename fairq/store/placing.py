@@ -98,7 +98,9 @@ class Layout:
         old = next(iter(self._states), "")
         states = [self._states[place] for place in siblings(old) if place in self._states] if old else []
         if states:
-            self._joined = _joined(states) | {"numbers": len(self._tenants)}
+            own = {name: value for name, value in states[0].get("settings", {}).items() if name != "partitions"}
+            settings = own | ({"partitions": count} if (count := len(self.places)) > 1 else {})
+            self._joined = _joined(states) | {"numbers": len(self._tenants), "settings": settings}
 
     def placed(self, line: Line) -> Iterator[Line]:
         """Write a line for the new places, or for none of them."""

@@ -28,11 +28,12 @@ from fairq.store.partitions import place_in
 from fairq.store.records import pack_waits, unpack_opening_hours, unpack_slot
 from fairq.store.routes import (
     Away,
+    changes_all,
+    changes_tenant_or_all,
     everywhere,
     of_all,
     of_first,
     of_tenant,
-    of_tenant_or_all,
     of_tenant_or_first,
     of_tenants,
     walk,
@@ -112,7 +113,7 @@ class QueueCalls(Calls):
         """
         if "partitions" in changes:
             await self._partition(queue, int(changes["partitions"]))
-        return await self._configure(queue, changes, if_version)
+        return await self._configure(queue, changes, if_version=if_version)
 
     async def _partition(self, queue: str, partitions: int) -> None:
         """Make a queue with so many partitions, unless it has them."""
@@ -128,14 +129,16 @@ class QueueCalls(Calls):
             )
             raise NotEmpty(message, field="settings.partitions")
 
-    @of_all(first)
-    async def _configure(self, queue: str, changes: Mapping[str, str | float], if_version: str) -> QueueSettings:
+    @changes_all(first)
+    async def _configure(
+        self, queue: str, changes: Mapping[str, str | float], *, if_version: str = ""
+    ) -> QueueSettings:
         pairs: list[str | int] = ["if_version", if_version] if if_version else []
         for name, value in changes.items():
             pairs += (name, stored_setting(name, value))
         return settings_of(await self._put("configure", queue, *pairs))
 
-    @of_tenant_or_all(any)
+    @changes_tenant_or_all(any)
     async def set_paused(self, queue: str, tenant: str, paused: bool) -> bool:
         """Stop starting tasks of a tenant (empty: of all), or start them again; returns whether it was paused."""
         return bool(await self._put("set_paused", queue, tenant, int(paused)))
@@ -256,9 +259,9 @@ class QueueCalls(Calls):
         next_cursor, dropped = await self._call("forget_tenants", queue, cursor, _ACCOUNTS, idle_ms, wall_ms())
         return next_cursor.decode(), dropped
 
-    @of_tenant_or_all(first)
+    @changes_tenant_or_all(first)
     async def set_limits(
-        self, queue: str, tenant: str, changes: Mapping[str, float | None], if_version: str = ""
+        self, queue: str, tenant: str, changes: Mapping[str, float | None], *, if_version: str = ""
     ) -> Limits:
         """Change limits of a tenant, or (empty name) those for all, atomically; returns the old limits.
 
@@ -274,8 +277,8 @@ class QueueCalls(Calls):
         """Read the limits set for a tenant, or (empty name) for all."""
         return limits_of(await self._call("limits", queue, tenant))
 
-    @of_tenant_or_all(first, attrgetter("tenant"))
-    async def set_opening_hours(self, queue: str, hours: OpeningHours, if_version: str = "") -> str | None:
+    @changes_tenant_or_all(first, attrgetter("tenant"))
+    async def set_opening_hours(self, queue: str, hours: OpeningHours, *, if_version: str = "") -> str | None:
         """Set the opening hours of a tenant, or of the queue (empty text: always open); returns the old text.
 
         Hours with a revision are set only if it is still the one in the store; None if another server was first.

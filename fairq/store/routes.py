@@ -6,6 +6,10 @@ one place (a dispatcher, the ticker) name that. A queue with one partition costs
 While a primary is away, the places that it has do not answer. A reader that can use the answers of the others gives
 `away`: then those places are noted there, with the error, and left out. It is raised if no place answers, and for all
 other callers. What all places have alike is read from the first one that answers.
+
+A change of what all places have alike begins in the first one, which decides: if it refuses the change, or is away,
+nothing is changed. Then the others get it, whatever version theirs has. If some of these cannot be reached, the outcome
+is unknown. The same change again goes on, since the first place has it already.
 """
 
 from __future__ import annotations
@@ -133,13 +137,36 @@ def of_tenant_or_first(verb: Verb) -> Verb:
     return _by(route)(verb)
 
 
-def of_tenant_or_all(join: Callable[[list[Any]], Any], tenant_of: Callable[[Any], str] = str) -> Callable[[Verb], Verb]:
-    """Mark a verb as one of a tenant, which its first argument names, or if that is empty of the whole queue."""
+async def _of_first_then_all(
+    verb: Route, store: Any, places: Places, *args: Any, if_version: str = "", **options: Any
+) -> list[Any]:
+    based = {"if_version": if_version} if if_version else {}
+    answers = [await verb(store, places[0], *args, **based, **options)]
+    try:
+        return answers + await everywhere(verb, store, places[1:], *args, **options)
+    except NO_ANSWER as error:
+        why = f"some partitions of the queue have the change, others cannot be reached: repeat it ({error.message})"
+        raise OutcomeUnknown(why) from None
 
-    async def route(verb: Route, store: Any, places: Places, whose: Any = "", *args: Any, **options: Any) -> Any:
+
+def changes_all(join: Callable[[list[Any]], Any]) -> Callable[[Verb], Verb]:
+    """Mark a verb that changes what all places have alike: verb(queue, ..., if_version=...)."""
+
+    async def route(verb: Route, store: Any, places: Places, *args: Any, **options: Any) -> Any:
+        return join(await _of_first_then_all(verb, store, places, *args, **options))
+
+    return _by(route)
+
+
+def changes_tenant_or_all(
+    join: Callable[[list[Any]], Any], tenant_of: Callable[[Any], str] = str
+) -> Callable[[Verb], Verb]:
+    """Mark a verb that changes what a tenant has, which its first argument names; if that is empty, what all have."""
+
+    async def route(verb: Route, store: Any, places: Places, whose: Any, *args: Any, **options: Any) -> Any:
         if tenant := tenant_of(whose):
             return await verb(store, place_in(places, tenant), whose, *args, **options)
-        return join(await everywhere(verb, store, places, whose, *args, **options))
+        return join(await _of_first_then_all(verb, store, places, whose, *args, **options))
 
     return _by(route)
 

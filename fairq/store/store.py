@@ -18,7 +18,17 @@ from fairq.store.merging import chained, first
 from fairq.store.partitions import place_in
 from fairq.store.queue_calls import QueueCalls
 from fairq.store.records import pack_template, pack_timing, unpack_schedule, unpack_webhook
-from fairq.store.routes import everywhere, of_all, of_first, of_task, of_tasks, of_tenant, of_tenant_or_all, walk
+from fairq.store.routes import (
+    changes_all,
+    changes_tenant_or_all,
+    everywhere,
+    of_all,
+    of_first,
+    of_task,
+    of_tasks,
+    of_tenant,
+    walk,
+)
 from fairq.store.rows import batch_state
 from fairq.store.task_calls import TaskCalls
 
@@ -158,7 +168,7 @@ class Store(TaskCalls, QueueCalls):
         """Name the schedules that an app has declared, by tenant and name."""
         return [field.decode() for field in await self._call("declared", queue, app)]
 
-    @of_tenant_or_all(first, attrgetter("state.tenant"))
+    @changes_tenant_or_all(first, attrgetter("state.tenant"))
     async def pause_schedule(self, queue: str, schedule: Schedule, next_at_ms: int | None) -> bool:
         """Stop a schedule from firing (None), or let it fire again; returns False if it has changed meanwhile."""
         args = (schedule.state.tenant, schedule.state.name, schedule.revision, "" if next_at_ms is None else next_at_ms)
@@ -197,19 +207,19 @@ class Store(TaskCalls, QueueCalls):
         now_ms, next_ms, *rows = await self._call("due_schedules", queue, 100, *skipped)
         return now_ms, next_ms, [Schedule(row[1], unpack_schedule(row)) for row in rows]
 
-    @of_all(first)
+    @changes_all(first)
     async def add_webhook(self, queue: str, url: str, name: str, *, has_fan_out: bool, secrets: Sequence[str]) -> str:
         """Register a webhook, or change the one with this URL and name; returns `created`, `changed` or `same`."""
         args = (webhook_id(url, name), url, name, int(has_fan_out), " ".join(secrets))
         outcome: bytes = await self._put("add_webhook", queue, *args)
         return outcome.decode()
 
-    @of_all(first)
+    @changes_all(first)
     async def remove_webhook(self, queue: str, id: str) -> bool:
         """Forget a webhook; returns whether there was one."""
         return bool(await self._call("remove_webhook", queue, id) == b"ok")
 
-    @of_all(first)
+    @changes_all(first)
     async def pause_webhook(self, queue: str, id: str, *, is_paused: bool) -> bool | None:
         """Pause or resume a webhook; returns whether it was paused, None if it does not exist."""
         previous = await self._call("pause_webhook", queue, id, int(is_paused))

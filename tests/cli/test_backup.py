@@ -277,6 +277,9 @@ def test_a_restore_gives_a_queue_other_partitions(
             assert (rows["emails"]["ready"], rows["emails"]["delayed"]) == (11, 1)
             weights = {row["tenant"]: row["weight"] for row in there("tenants", "list", "emails", "--json").json}
             assert weights == {"ada": 3, "bob": 1}
+            based = ("lease_ms=7000", "--if-version", rows["emails"]["version"])
+            assert there("queues", "set", "emails", *based).code == 0
+            assert there("queues", "set", "emails", "lease_ms=30000").code == 0
             refused = there("queues", "set", "emails", "partitions=7")
             assert "`fairq restore FILE --partitions emails=7`" in refused.err
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from fairq.server.run import Served
 from fairq.store import keys, library
 from fairq.store.migrations import NEW
 from fairq.store.partitions import place_in, places_of
+from fairq.store.store import Store
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, PRODUCER, WORKER, Refused, lose, raw, running, tenant, url_of
@@ -238,7 +240,28 @@ async def test_operators_see_the_other_queues_while_a_partition_is_away(
         assert (other["is_unavailable"], other["away"], other["ready"] + other["leased"]) == (False, [], 1)
 
 
+async def _lease_ms(store: Store, place: str) -> Any:
+    return (await store.queue(place)).settings.lease_ms
+
+
+async def _rate(store: Store, place: str) -> Any:
+    return (await store.limits(place, "")).rate
+
+
+async def _hours(store: Store, place: str) -> Any:
+    return [hours.text for hours in (await store.opening_hours(place, [""]))[1]]
+
+
+async def _is_paused(store: Store, place: str) -> Any:
+    return (await store.queue(place)).is_paused
+
+
+async def _webhooks(store: Store, place: str) -> Any:
+    return [each.url for each in await store.webhooks(place)]
+
+
 async def fill(served: Served) -> None:
+    await served.app.store.configure(Q, {"partitions": PARTITIONS})
     await make(served)
     async with raw(served, PRODUCER) as producer:
         tasks = [{"tenant": each, "id": "a", "payload": 1} for each in TENANTS]
@@ -303,6 +326,69 @@ async def test_what_all_partitions_have_is_read_from_the_first_that_answers(
         for verb in ("webhooks", "tenants", "history"):
             with pytest.raises(Refused, match="unavailable"):
                 await operator.ask(verb, queue=Q)
+
+
+CHANGES: list[tuple[str, dict[str, Any], Callable[[Store, str], Awaitable[Any]]]] = [  # and what a place then has
+    ("configure", {"settings": {"lease_ms": 5_000}}, _lease_ms),
+    ("set_limits", {"limits": {"rate": 7}}, _rate),
+    ("set_opening_hours", {"opening_hours": "mon-fri 8:00-18:00 UTC"}, _hours),
+    ("set_paused", {"paused": True}, _is_paused),
+    ("add_webhook", {"url": "https://a.example/"}, _webhooks),
+]
+
+
+@pytest.mark.parametrize(("verb", "change", "read"), CHANGES, ids=[verb for verb, *_ in CHANGES])
+async def test_a_change_of_the_whole_queue_begins_in_the_first_partition_and_goes_on_when_repeated(
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    change: dict[str, Any],
+    read: Callable[[Store, str], Awaitable[Any]],
+) -> None:
+    await fill(served)
+    store, places = served.app.store, places_of(Q, PARTITIONS)
+    async with raw(served, OPERATOR) as operator:
+        (row,) = (await operator.ask("queues", queue=Q))["queues"]
+        held = await operator.ask("limits", queue=Q)
+        versions = {
+            "configure": row["version"],
+            "set_limits": held["version"],
+            "set_opening_hours": held["hours_version"],
+        }
+        if verb in versions:
+            change = change | {"if_version": versions[verb]}
+        before = await read(store, places[0])
+        lose(served, monkeypatch, places[0])
+        with pytest.raises(Refused, match="unavailable"):
+            await operator.ask(verb, queue=Q, **change)
+        monkeypatch.undo()
+        assert [await read(store, place) for place in places] == [before] * PARTITIONS, "nothing was done"
+        lose(served, monkeypatch, places[3])
+        with pytest.raises(Refused, match=r"outcome_unknown.*repeat"):
+            await operator.ask(verb, queue=Q, **change)
+        monkeypatch.undo()
+        after = await read(store, places[0])
+        assert after != before
+        assert [await read(store, place) for place in places] == [after, after, after, before, after]
+        assert await read(store, Q) == after, "callers see what the first one has"
+        await operator.ask(verb, queue=Q, **change)
+        assert [await read(store, place) for place in places] == [after] * PARTITIONS
+
+
+async def test_the_first_partition_decides_whether_a_change_is_based_on_the_current_version(served: Served) -> None:
+    await fill(served)
+    places = places_of(Q, PARTITIONS)
+    async with raw(served, OPERATOR) as operator:
+        (row,) = (await operator.ask("queues", queue=Q))["queues"]
+        await served.app.store.configure(places[3], {"lease_ms": 9_000})  # a change that broke off, and is not repeated
+        change = {"settings": {"max_attempts": 3}, "if_version": row["version"]}
+        await operator.ask("configure", queue=Q, **change)
+        assert {(await served.app.store.queue(place)).settings.max_attempts for place in places} == {3}
+        with pytest.raises(Refused, match="stale_version"):
+            await operator.ask("configure", queue=Q, settings={"max_attempts": 4}, if_version=row["version"])
+        assert {(await served.app.store.queue(place)).settings.max_attempts for place in places} == {3}
+        await operator.ask("configure", queue=Q, settings={"lease_ms": 30_000})
+        assert {(await served.app.store.queue(place)).settings.lease_ms for place in places} == {30_000}
 
 
 async def test_an_operator_chooses_the_number_of_partitions_of_a_new_queue(served: Served) -> None:

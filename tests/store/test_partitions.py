@@ -122,7 +122,7 @@ class Pair:
         calls: list[tuple[Any, ...]] = [
             (store.set_limits, tenant, {"max_running": weight}),
             (store.set_paused, tenant, is_paused),
-            (store.configure, {"max_attempts": weight}),
+            (partial(_configure, store), {"max_attempts": weight}),
             (store.set_opening_hours, OpeningHours(tenant, "", True, 0)),
             (store.set_opening_hours, OpeningHours(tenant, "mon-fri 08:00-18:00 UTC", True, 10**13)),
             (partial(_add_webhook, store), f"https://{name}.example/"),
@@ -169,6 +169,10 @@ async def _counts(store: Store, queue: str) -> Any:
         state.is_paused,
         set(numbers),
     )
+
+
+async def _configure(store: Store, queue: str, changes: dict[str, Any]) -> Any:
+    return evolve(await store.configure(queue, changes), partitions=1)
 
 
 async def _add_webhook(store: Store, queue: str, url: str) -> str:

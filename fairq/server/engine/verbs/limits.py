@@ -19,7 +19,7 @@ async def set_limits(app: App, connection: Connection, request: wire.SetLimits) 
     queue, tenant = request.queue, request.tenant or ""
     if "guaranteed" in request.limits and not tenant:
         raise BadRequest("running tasks are guaranteed to one tenant, not to all", field="guaranteed")
-    previous = await app.store.set_limits(queue, tenant, request.limits, request.if_version or "")
+    previous = await app.store.set_limits(queue, tenant, request.limits, if_version=request.if_version or "")
     app.ticker.tick_within(queue, 0)  # a higher rate admits parked tenants
     return {"previous": asdict(previous)}
 
@@ -53,7 +53,7 @@ async def set_opening_hours(app: App, connection: Connection, request: wire.SetO
     now_ms, _ = await app.store.opening_hours(queue, [tenant])
     if hours.text:
         hours.is_open, hours.changes_at_ms = next_change(hours.text, now_ms)
-    previous = await app.store.set_opening_hours(queue, hours, request.if_version or "")
+    previous = await app.store.set_opening_hours(queue, hours, if_version=request.if_version or "")
     if hours.text:
         app.ticker.tick_within(queue, hours.changes_at_ms - now_ms)
     return {
