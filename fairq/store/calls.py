@@ -10,7 +10,7 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import FairqError, SettingsError, StoreRefused, Unavailable
+from fairq.errors import FairqError, OutcomeUnknown, SettingsError, StoreRefused, Unavailable
 from fairq.model.places import queue_of
 from fairq.store import keys, library
 from fairq.store.attempts import AttemptLog
@@ -121,10 +121,24 @@ class Calls:
         """
         if self.replicas is None:
             return await self._put_here(verb, queue, args, maker, notify)
-        return await self.replicas.having(
+        reply = await self.replicas.having(
             keys.queue_prefix(queue),
             lambda is_at_once: self._put_here(verb, queue, args, maker, notify if is_at_once else "all"),
         )
+        if queue_of(queue) not in self.registry.confirmed:
+            await self._confirm_entry(queue, self.replicas)
+        return reply
+
+    async def _confirm_entry(self, queue: str, replicas: Replicas) -> None:
+        """Wait until replicas have a queue's entry in the registry: without it nobody looks for its tasks.
+
+        The entry was written before what the queue's primary has confirmed, but perhaps to another primary.
+        """
+        name, owner = queue_of(queue), self.connection.owner
+        is_elsewhere = owner(keys.REGISTRY) is not owner(keys.queue_prefix(queue))
+        if is_elsewhere and not await replicas.having(keys.REGISTRY, lambda _: self.registry.read_places(name)):
+            raise OutcomeUnknown(f"queue {name} was deleted during the call")
+        self.registry.confirm(name)
 
     async def _put_here(
         self, verb: str, queue: str, args: Sequence[str | bytes | int | float], maker: str, notify: str | Covered

@@ -78,6 +78,7 @@ class Registry:
     check_data: Callable[[], Awaitable[None]]
     quota: int | None = None
     known: dict[str, Places] = field(factory=dict, init=False)  # the places of the queues that are known to exist
+    confirmed: set[str] = field(factory=set, init=False)  # known queues whose entries replicas have, where they must
     on_places: Callable[[str, Places], None] = field(default=lambda _queue, _places: None, init=False)  # when learned
     offered_at: float = field(default=-math.inf, init=False)  # when a name was last searched for
     making: dict[str, trio.Lock] = field(factory=dict, init=False)  # of the queues that are being made
@@ -106,7 +107,7 @@ class Registry:
     async def _make(self, queue: str, maker: str, is_unmade: bool, partitions: int) -> Places:
         if places := self.known.get(queue):
             return places
-        places = await self._read_places(queue)
+        places = await self.read_places(queue)
         if places is None and self.quota == 0 and maker != OPERATOR:
             offer = await self._offer(queue)
             raise NotFound(f"there is no queue {queue}, and only operators make queues here{offer}", field="queue")
@@ -123,6 +124,8 @@ class Registry:
     def _remember(self, queue: str, places: Places) -> None:
         if len(self.known) >= MAX_KNOWN:
             self.known = {name: places for name, places in self.known.items() if len(places) > 1}
+        if places != self.known.get(queue):
+            self.confirmed.discard(queue)
         self.known[queue] = places
         self.on_places(queue, places)
 
@@ -137,11 +140,11 @@ class Registry:
         if queue not in self.making and (places := self.known.get(queue)):  # else it would overtake those that wait
             return places
         async with self._in_turn(queue):  # behind a call that makes it
-            if places := self.known.get(queue) or await self._read_places(queue):
+            if places := self.known.get(queue) or await self.read_places(queue):
                 self._remember(queue, places)
         return places or (queue,)
 
-    async def _read_places(self, queue: str) -> Places | None:
+    async def read_places(self, queue: str) -> Places | None:
         """Read a queue's places from the store; None if it does not exist."""
         if not await self.connection.call("HEXISTS", keys.QUEUES, queue):
             return None
@@ -171,6 +174,13 @@ class Registry:
     def forget(self, queue: str) -> None:
         """Forget a queue that was deleted."""
         self.known.pop(queue, None)
+        self.confirmed.discard(queue)
+
+    def confirm(self, queue: str) -> None:
+        """Note that the replicas have a queue's entry."""
+        if len(self.confirmed) >= MAX_KNOWN:
+            self.confirmed.clear()
+        self.confirmed.add(queue)
 
     async def entries(self) -> dict[str, bytes]:
         """Return the entries of all queues, as they are stored."""

@@ -136,6 +136,25 @@ async def test_each_primary_of_a_cluster_confirms_its_own_queues(
                 await put(store, "ada/a", queue=queues[second.server.port])
 
 
+async def test_the_entry_of_a_new_queue_is_confirmed_too_where_another_primary_has_it(
+    start_cluster: Callable[..., clusters.Cluster],
+) -> None:
+    """Else a failover there loses the entry: nobody looks for the queue's tasks, or for its partitions."""
+    with trio.fail_after(90):
+        cluster = start_cluster(2)
+        registry = cluster.owner(keys.QUEUES)
+        other = cluster.other(registry)
+        cluster.add_replica(other)
+        queue = next(name for name in map("q{}".format, range(20)) if cluster.owner(f"fq:{{{name}/0}}") is other)
+        async with open_store(cluster.url, wait_replicas=1) as store:
+            for _ in range(2):
+                with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+                    await put(store, "ada/a", queue=queue)
+            cluster.add_replica(registry)
+            assert [outcome.partition("\n")[0] for outcome in await put(store, "ada/a", queue=queue)] == ["duplicate"]
+            assert await put(store, "ada/b", queue=queue) == ["ok"]
+
+
 async def test_a_user_who_may_not_wait_is_refused_at_the_start(start_store: StartStore) -> None:
     primary = start_store()
     with stores.connect(stores.of_owner(primary.url)) as client:
