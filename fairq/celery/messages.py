@@ -13,6 +13,7 @@ import re
 from base64 import b64decode
 from collections.abc import Mapping
 from datetime import datetime
+from types import NoneType
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
@@ -26,6 +27,16 @@ from fairq.wire.frames import PushedTask
 _FITTING_ID = re.compile(r"[A-Za-z0-9_-]{1,48}\Z")  # leaves room for a suffix
 _URGENCY = 5  # of a step of Celery's priorities 1 to 9
 _RETRIES = 100  # that a revocation covers
+
+_TEXT, _NUMBER = (str, NoneType), (int, NoneType)
+_HEADERS: dict[str, tuple[type, ...]] = {  # of Celery's messages, with the types that its worker takes for granted
+    **dict.fromkeys(("lang", "task", "id", "shadow", "expires", "group", "root_id", "parent_id", "origin"), _TEXT),
+    **dict.fromkeys(("argsrepr", "kwargsrepr"), _TEXT),
+    **dict.fromkeys(("retries", "group_index", "replaced_task_nesting"), _NUMBER),
+    "timelimit": (list, NoneType),
+    "stamped_headers": (list, NoneType),
+    "stamps": (dict, NoneType),
+}
 
 Message = dict[str, Any]
 
@@ -74,7 +85,11 @@ def _check(message: Any) -> None:
     try:
         properties, headers = message["properties"], message["headers"]
         is_one = isinstance(message["body"], str) and isinstance(properties["delivery_info"], dict)
-        is_one &= all(isinstance(headers.get(name, ""), str) for name in ("task", "id"))
+        is_one &= all(isinstance(headers.get(name), types) for name, types in _HEADERS.items())
+        is_one &= all(isinstance(message.get(name), _TEXT) for name in ("content-type", "content-encoding"))
+        is_one &= all(type(each) is str for each in headers.get("stamped_headers") or ())
+        soft, hard = headers.get("timelimit") or (None, None)
+        is_one &= isinstance(soft, (float, *_NUMBER)) and isinstance(hard, (float, *_NUMBER))
         if properties.get("body_encoding") == "base64":
             b64decode(message["body"], validate=True)
         elif properties.get("body_encoding"):

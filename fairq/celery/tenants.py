@@ -29,7 +29,8 @@ def tenant_of(headers: Mapping[str, Any], default: str) -> str:
 
     Empty if none of them names one: then the token must be a tenant's.
     """
-    return headers.get(HEADER) or _tenant.get() or _of_running_task() or default
+    named = headers.get(HEADER), _tenant.get(), _of_running_task(), default
+    return next((str(name) for name in named if name is not None and name != ""), "")
 
 
 def _of_running_task() -> str:

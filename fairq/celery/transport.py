@@ -25,10 +25,15 @@ from fairq.celery.clients import call, enqueue, refused
 from fairq.celery.leases import Leases, Pushed
 from fairq.celery.messages import Message, NotAMessage, to_message, to_task
 from fairq.errors import Retryable
-from fairq.model.checks import check_name
+from fairq.log import Log
+from fairq.model.checks import MAX_ERROR_CHARS, check_name
 from fairq.sync.alarm import Alarm
 from fairq.wire.frames import HeldLease
 from fairq.wire.terms import MAX_CREDIT
+
+log = Log("fairq.celery")
+
+UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
 
 
 class Channel(virtual.Channel):
@@ -146,10 +151,15 @@ class Channel(virtual.Channel):
         except NotAMessage as error:
             leases.settle(pushed.lease, "reject", str(error))
             return
-        self._held[message.delivery_tag] = pushed.lease, str(message.headers.get("id"))
+        tag = message.delivery_tag
+        self._held[tag] = pushed.lease, str(message.headers.get("id"))
         if pushed.queue in self._no_ack:
-            self.basic_ack(message.delivery_tag)
-        consume(message)
+            self.basic_ack(tag)
+        try:
+            consume(message)
+        except UNREADABLE as error:  # else this message would end one worker after the other
+            log.error("Celery cannot read a message", exc_info=error, task=pushed.task.id, queue=pushed.queue)
+            self._settle(tag, "reject", f"Celery cannot read the message: {error!r}"[:MAX_ERROR_CHARS])
 
     def _leases_of_consumed(self) -> Leases | None:
         """Return the connection for the queues that are consumed, None if there are none."""

@@ -42,6 +42,14 @@ def test_a_tenant_must_be_named(port: int) -> None:
     assert "tenant" in str(error)
 
 
+@pytest.mark.parametrize("name", [{}, [], "a b", "x" * 129, "x" * 10_240, "a\0b", "acme/x"])
+def test_a_header_that_names_no_tenant_is_refused_though_a_block_names_one(port: int, name: Any) -> None:
+    with fairq.celery.tenant("acme"):
+        error, code = refusal(f"fairq://:dev-producer@127.0.0.1:{port}", headers={"tenant": name})
+    assert code == "bad_request"
+    assert "tenant" in str(error)
+
+
 def test_a_queue_needs_a_name_of_fairqs(port: int) -> None:
     error, code = refusal(f"fairq://:dev-producer@127.0.0.1:{port}", queue="Emails.high")
     assert code == "bad_request"

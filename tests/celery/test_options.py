@@ -33,6 +33,12 @@ NO_MESSAGES: list[Any] = [
     {"body": 5, "headers": {}, "properties": PROPERTIES},
     {"body": "", "headers": {"task": ["shop.add"]}, "properties": PROPERTIES},
     {"body": "", "headers": {"id": {}}, "properties": PROPERTIES},
+    {"body": "", "headers": {"task": "shop.add", "id": "x", "stamped_headers": True}, "properties": PROPERTIES},
+    {"body": "", "headers": {"task": "shop.add", "id": "x", "stamped_headers": [{}]}, "properties": PROPERTIES},
+    {"body": "", "headers": {"task": "shop.add", "id": "x", "timelimit": [1]}, "properties": PROPERTIES},
+    {"body": "", "headers": {"task": "shop.add", "id": "x", "timelimit": ["1", None]}, "properties": PROPERTIES},
+    {"body": "", "headers": {"task": "shop.add", "id": "x", "retries": "1"}, "properties": PROPERTIES},
+    {"body": "", "headers": {}, "properties": PROPERTIES, "content-type": {}},
     {"body": "é", "headers": {}, "properties": PROPERTIES | {"body_encoding": "base64"}},
     {"body": "", "headers": {}, "properties": PROPERTIES | {"body_encoding": "rot13"}},
 ]
@@ -137,6 +143,21 @@ def test_a_task_that_is_rejected_is_a_dead_letter(
         first, *others = (acme.wait_task("refused", id, timeout=60) for id in (sent.id, *foreign))
     assert (first["reason"], first["error"]) == ("rejected", "rejected by Celery")
     assert {row["error"] for row in others} == {"the payload is no message of Celery"}
+
+
+def test_a_message_that_celery_cannot_read_is_a_dead_letter_and_its_worker_goes_on(
+    shop: Any, variables: dict[str, str], acme: fairq.sync.Client
+) -> None:
+    message = {
+        "body": "[1, 2, 3, 4]", "content-type": "application/json", "content-encoding": "utf-8",
+        "headers": {"task": "shop.add", "id": "x"}, "properties": PROPERTIES,
+    }  # fmt: skip
+    unreadable = acme.enqueue("unreadable", message)
+    sent = shop.add.apply_async((1, 2), queue="unreadable")
+    with worker(variables, "-n", "unreadable@%h", "-Q", "unreadable"):
+        row = acme.wait_task("unreadable", unreadable.id, timeout=60)
+        assert (row["reason"], row["error"][:30]) == ("rejected", "Celery cannot read the message")
+        assert get(sent) == 3
 
 
 def test_a_lease_is_renewed_while_a_task_runs_in_the_main_thread(
