@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairq.model.places import AwayPartition
+if TYPE_CHECKING:
+    from fairq.model.places import AwayPartition
 
 _NAMED = 5  # partitions that a sentence names
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999: no datetime is later, and tasks may start later
