@@ -216,6 +216,7 @@ def _unpack(runs: Sequence[_Run], packed: bytes) -> tuple[dict[str, Any], int]:
     return values, at
 
 
+@cache
 def formats() -> dict[str, Format]:
     """Return the formats of packed records, by name."""
     return {name: _format(name, fields) for name, fields in _FORMAT.findall(_text())}

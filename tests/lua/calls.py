@@ -289,7 +289,9 @@ class Queue:
     def call(self, verb: str, *args: object, random_values: bytes = NO_RANDOM_VALUES) -> Any:
         """Call a verb with the clock, these random_values and these arguments."""
         if (verb, *args) in self._fetched:
-            return self._fetched.pop((verb, *args))
+            if isinstance(reply := self._fetched.pop((verb, *args)), redis.ResponseError):
+                raise reply
+            return reply
         run = self.client.fcall_ro if verb in library.verbs("reads") else self.client.fcall
         now = "" if self.uses_store_time else self.now
         return run(self._functions + verb, 1, self.prefix, now, random_values, *args)
@@ -299,7 +301,7 @@ class Queue:
         pipeline = self.client.pipeline(transaction=False)
         for verb, *args in reads:
             pipeline.fcall_ro(f"{self._functions}{verb}", 1, self.prefix, self.now, NO_RANDOM_VALUES, *args)
-        self._fetched = dict(zip(reads, pipeline.execute(), strict=True))
+        self._fetched = dict(zip(reads, pipeline.execute(raise_on_error=False), strict=True))
 
     def enqueue(self, tenant: str, *ids: str, payload: bytes = b"{}", **window: Any) -> list[str]:
         """Enqueue tasks that share their options; out: one outcome per id."""

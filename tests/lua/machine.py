@@ -680,6 +680,7 @@ class QueueMachine(RuleBasedStateMachine):
                 *(("events", name, 0, 500) for name in self.model.feeds.newest),
                 *(("limits", name) for name in ["", *NAMES]),
                 *((verb, id) for id in IDS for verb in ("dead_letter", "why")),
+                *(("batch_results", id, run.lease + n, 0) for id, run in self.model.runs.items() for n in (0, 1)),
             ]
         )
         self.model.open(self.now)

@@ -65,7 +65,8 @@ class Calls(FairPick):
         self.lowered_from, self.lowered_by = None, []
         back = self.now - now
         self.goes_back = back > CLOCK_BACK_MS
-        jump = max(0, now - self.now - self.longest_step(self.now)) if self.leases else 0
+        is_late = self.leases and -back > self.settings["lease_ms"]  # the longest step is no shorter
+        jump = max(0, -back - self.longest_step(self.now)) if is_late else 0
         last = now if self.goes_back else self.now + jump
         self.call_now = max(now, last)
         self.ahead = max(0, self.call_now - witness - CLOCK_BACK_MS)
