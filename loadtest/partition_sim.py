@@ -135,7 +135,15 @@ class Simulation:
 
     def _arrive_again(self, name: str) -> None:
         self._arrive(name)
+        self._wake(self._draws.choice(self._servers), place_in(self._servers[0].places, name))
         self._at(self.now + self._draws.expovariate(1 / self.quiet_every_s), partial(self._arrive_again, name))
+
+    def _wake(self, server: _Server, place: str) -> None:
+        """Have the server whose call it was serve the partition out of turn."""
+        server.accounts.set_weight(place, 1.0, self.now, self._queues[place].weight_sum / 1000)
+        if server.claims[place].phase.name != "CLAIMING":
+            server.accounts.serve_soon(place)
+            self._give_turn(server)
 
     def _give_turn(self, server: _Server) -> None:
         if not server.has_turn:

@@ -60,6 +60,8 @@ class Calls:
     audit: Audit = field(init=False)
     tokens: Tokens = field(init=False)
     workers: Workers = field(init=False)
+    # Called with a partition in which a call of this server's had a tenant begin to wait, and the weight that competes.
+    on_woken: Callable[[str, int], None] = field(default=lambda _place, _weight: None, init=False)
     replicas: Replicas | None = field(default=None, init=False)  # that must have a write before it is acknowledged
     _unfit: SettingsError | None = field(default=None, init=False)  # why this build cannot use the data any more
     _is_unfit: trio.Event = field(factory=trio.Event, init=False)

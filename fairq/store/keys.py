@@ -25,7 +25,7 @@ WRITTEN = "fq:written"  # string: the server that last saw that the store can be
 SERVERS = "fq:servers"  # set of servers' names
 WORKERS = "fq:workers"  # channel: JSON messages between servers about workers
 # Messages on a queue's `ready` channel; the others are followed by an id, or a tenant's name.
-READY = "1"  # there is work again; a space and the server that claims first may follow
+READY = "1"  # there is work again; a space and the server that claims first may follow, and `/<weight>`
 STOP = "stop "  # a leased task was cancelled
 END = "end "  # a task with a kept result has ended
 BATCH = "batch "  # a batch is complete

@@ -148,8 +148,10 @@ class QueueCalls(Calls):
 
         `server`: other servers leave it the due tasks that this call did not promote.
         """
-        *counts, lost = await self._call("tick", queue, limit, wall_ms(), server)
-        tick = Tick(*counts)
+        reply = await self._call("tick", queue, limit, wall_ms(), server)
+        tick, lost, woken = Tick(*reply[:9]), reply[9], reply[10:]
+        if woken:
+            self.on_woken(queue, *woken)
         if lost:
             rows = zip(lost[::3], lost[1::3], lost[2::3], strict=True)
             self.attempts.lost(queue_of(queue), [(id.decode(), lease, attempt) for id, lease, attempt in rows])

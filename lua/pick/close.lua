@@ -11,6 +11,17 @@
 --   reserve            the tenants that have nothing running: `idle`
 --   calls              the queue's record, `queue`; then the notifications, which may be lost
 
+-- True if the call is of one of several partitions of a queue: the place's tag has a dot, and no queue's name has one.
+local function is_partition(call)
+  return call.prefix:find('.', 1, true)
+end
+
+-- The weight of the tenants of a partition that compete, for a call that had one of them begin to wait: its server
+-- serves the partition out of turn, once. Nil where a queue has no partitions.
+function close.woken(call)
+  return is_partition(call) and call.queue.weight_sum or nil
+end
+
 -- Seats and writes the tenants that the call touched. Notifies servers that wait for work, unless the caller claims it
 -- at once. If that claim is lost, they find the work at their next ticks.
 function close.call(call)
@@ -25,7 +36,8 @@ function close.call(call)
   if queue.hungry == 1 and call.notify and queue.blocked == 0 then
     if call.readied or call.freed and reserve.has_room(call) then
       queue.hungry = 0
-      calls.announce(call, call.notify)
+      calls.announce(call, call.notify .. (is_partition(call) and '/' .. text(queue.weight_sum) or ''))
+      if call.notify ~= '1' then call.to_wake = false end  -- that server serves those that have begun to wait
     end
   end
   queue.now = call.now

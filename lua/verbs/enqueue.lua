@@ -99,6 +99,7 @@ end
 --         state, as of `tasks`
 --         | "replaced" (stored, and the waiting task that held its dedupe key is cancelled)
 --         | "expired" (it would expire before it could start: not stored)
+--         and last, in a partition in which the tenant has just begun to wait, the weight of those that compete there
 function writes.enqueue(keys, args)
   local call, new = calls.open_made(keys, args), arrivals.new(args[3])
   check_tenant(new.tenant)
@@ -108,5 +109,6 @@ function writes.enqueue(keys, args)
     close.call(call)
   end
   if new.has_duplicates then enqueue.tell_states(call, args, 4, outcomes) end
+  if call.to_wake then outcomes[#outcomes + 1] = close.woken(call) end
   return outcomes
 end

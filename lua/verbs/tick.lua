@@ -212,7 +212,8 @@ end
 --         any for a while
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
---         (of opening hours: see `set_opening_hours`), and a list of the leases that were reaped: id, number, attempt
+--         (of opening hours: see `set_opening_hours`), a list of the leases that were reaped: id, number, attempt; and
+--         in a partition in which a tenant has just begun to wait, the weight of those that compete there
 --         A tick that finds nothing writes nothing.
 function drains.tick(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
@@ -242,5 +243,6 @@ function drains.tick(keys, args)
   local next_at = is_left and call.now or next_due(call, server)
   return {call.now, next_at, call.queue.ready, promoted, expired, reaped, trimmed,
     is_due.fires and count_due(call, 'fires') or 0,
-    is_due.opening_changes and count_due(call, 'opening_changes') or 0, lost}
+    is_due.opening_changes and count_due(call, 'opening_changes') or 0, lost,
+    call.to_wake and close.woken(call) or nil}
 end

@@ -13,6 +13,7 @@ import trio
 
 import fairq
 from fairq.errors import Unavailable
+from fairq.model.checks import owner_of
 from fairq.model.places import partition_of
 from fairq.server.run import Served
 from fairq.store import keys, library
@@ -428,3 +429,40 @@ async def test_a_store_gets_a_new_version_with_its_first_partitions_and_no_older
         await wait_until(lambda: not redis_store.pubsub_channels(f"{keys.VERSIONS}{NEW}"))
         await operator.ask("configure", queue=Q, settings={"partitions": 2})
         assert redis_store.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
+
+
+async def test_a_server_serves_a_tenant_that_begins_to_wait_in_a_busy_partition_out_of_turn(served: Served) -> None:
+    """Its partition has just had more than the others; the slot is charged, and the others have theirs next."""
+    places = await served.app.store.registry.make(Q, "", partitions=3)
+    homes = {place: [f"t{n}" for n in range(30) if place_in(places, f"t{n}") == place] for place in places}
+    ahead, *others = places
+    accounts = served.app.queues.accounts
+    async with raw(served, WORKER) as worker, raw(served, PRODUCER) as producer:
+        await worker.attach(Q, credit=1)
+        for place in places:
+            tasks = [{"tenant": homes[place][0], "id": f"a{n}", "payload": 1} for n in range(4)]
+            await producer.ask("enqueue", queue=Q, tasks=tasks)
+
+        async def next_place() -> str:
+            (task,) = pushed = await worker.pushed()
+            await worker.settle(Q, "ack", *pushed)
+            return place_in(places, owner_of(task["full_id"]))
+
+        while {await next_place() for _ in range(3)} != set(places):
+            pass
+        (running,) = await worker.pushed()
+        weight = accounts._queues[ahead].competing
+        for (
+            place,
+            account,
+        ) in accounts._queues.items():  # as after leases of an hour, of which one place had half a one more
+            account._mean, account._square = 3_600.0, 3_600.0**2
+            account.vtime = 1_800.0 / account.weight if place == ahead else 0.0
+        await producer.ask("enqueue", queue=Q, tasks=[{"tenant": homes[ahead][1], "id": "new", "payload": 1}])
+        assert accounts._queues[ahead].competing == 2 * weight
+        await worker.settle(Q, "ack", running)
+        (task,) = pushed = await worker.pushed()
+        assert task["id"] == "new"
+        assert accounts._queues[ahead].running == 1
+        await worker.settle(Q, "ack", *pushed)
+        assert {await next_place(), await next_place()} <= set(others)

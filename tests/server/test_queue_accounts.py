@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
+from fairq.server.engine.dispatch.queue_accounts import GRAIN_S, QueueAccounts
 
 from .slots_in_time import CLAIM_S, Queue, Slots, Workers, always
 
@@ -198,3 +198,55 @@ def test_a_partition_of_unknown_weight_counts_as_the_mean_of_the_others() -> Non
     accounts.set_weight(places[0], 1.0, 0.0, 2_000)
     accounts.set_weight(places[1], 1.0, 0.0, 4_000)
     assert [accounts.part(place) for place in places] == pytest.approx([1 / 6, 1 / 3, 1 / 4, 1 / 4])
+
+
+@pytest.mark.parametrize("slots", [1, 4, 30])
+@pytest.mark.parametrize("length", [0.002, 0.1, 1.0])
+def test_a_partition_in_which_tenants_begin_to_wait_all_the_time_gets_no_more_than_its_part(
+    slots: int, length: float
+) -> None:
+    """It is served a lease sooner, or what it gets in a row, and is charged for that: so it gains that once."""
+    names = [f"many/4.{n}" for n in range(4)]
+    of = shared(slots, {name: Queue(always(length)) for name in names})
+    for name in names:
+        of.accounts.set_weight(name, 1.0, 0.0, 1_000)
+
+    def wake() -> None:
+        of.accounts.serve_soon(names[0])
+        of.at(of.now + length / 10, wake)
+
+    of.run(10 * length)
+    of.at(of.now, wake)
+    assert errors(of, dict.fromkeys(names, 1.0), 100 * length) < max(3 * length, 3 * slots * GRAIN_S)
+
+
+def test_a_partition_in_which_a_tenant_begins_to_wait_is_next_once() -> None:
+    """It is having a slot, and is charged for the next one too: then the others have theirs first."""
+    names = [f"many/4.{n}" for n in range(4)]
+    of = shared(1, {name: Queue(always(1.0)) for name in names})
+    of.run(4.5)
+    (last,) = [name for name in names if of.queues[name].running]
+    of.accounts.serve_soon(last)
+    of.run(5.5)
+    assert (of.queues[last].running, len(of.queues[last].starts)) == (1, 3)
+    of.accounts.serve_soon(last)  # it is ahead by two leases now
+    of.run(8.4)
+    assert sorted(len(of.queues[name].starts) for name in names) == [2, 2, 2, 3]
+
+
+def test_a_partition_that_waits_no_more_is_owed_no_turn() -> None:
+    accounts = QueueAccounts()
+    accounts.join(["a", "b"])
+    accounts.serve_soon("a")
+    for name in ("b", "a"):
+        accounts.set_waiting(name, True, 0.0)
+    assert accounts.divide(1, 1, ["a", "b"], 0.0) == {"a": 0, "b": 1}
+    accounts.serve_soon("a")
+    assert accounts.divide(1, 1, ["a", "b"], 0.0) == {"a": 1, "b": 0}
+    accounts.set_waiting("a", False, 0.0)
+    accounts.set_waiting("a", True, 0.0)
+    assert accounts.divide(1, 1, ["a", "b"], 0.0) == {"a": 0, "b": 1}
+    accounts.serve_soon("a")
+    accounts.reserve("a", 1, 0.0)
+    accounts.reserve("a", 0, 0.0)
+    assert accounts.divide(1, 1, ["a", "b"], 0.0) == {"a": 0, "b": 1}

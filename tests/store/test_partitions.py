@@ -25,6 +25,7 @@ from fairq.store import keys
 from fairq.store.partitions import MAX_PARTITIONS, place_in, places_of
 from fairq.store.store import Store
 from fairq.store.topology import SLOTS
+from tests.store.waiting import wait_until
 
 TENANTS = [f"t{n}" for n in range(9)]
 HOURLY = Timing(every_ms=3_600_000)
@@ -379,3 +380,44 @@ async def test_calls_for_a_queue_that_is_being_made_keep_their_order(store: Stor
             await trio.lowlevel.checkpoint()
     assert outcomes == ["ok"] * 5
     assert [task.id for task in await store.peek("new", "ada", 10)] == [f"ada/{n}" for n in range(5)]
+
+
+async def test_a_partition_says_what_competes_there_as_it_begins_to_have_tasks(store: Store) -> None:
+    """So a server weighs it right before its first claim; a queue without partitions says no more than before."""
+    heard: list[str] = []
+    store.subscription.on_message = lambda channel, message: heard.append(message)
+    for queue, partitions in (("many", 4), ("one", 1)):
+        (place, *_) = places = await store.registry.make(queue, "", partitions=partitions)
+        ada, bob = [f"t{n}" for n in range(99) if place_in(places, f"t{n}") == place][:2]
+        await store.set_weight(queue, bob, 3)
+        await store.claim(place, "w", 1)
+        await store.subscription.add(keys.ready_channel(place))
+        await wait_until(lambda: heard == [""])  # it is subscribed
+        heard.clear()
+        await store.enqueue(queue, ada, [NewTask(f"{ada}/a", b"1")])
+        await store.claim(place, "w", 2)
+        await store.enqueue(queue, bob, [NewTask(f"{bob}/a", b"1")], notify="wake server-2")
+        await wait_until(lambda: len(heard) == 2)
+        assert heard == (["1/1000", "1 server-2/3000"] if partitions > 1 else ["1", "1 server-2"])
+        heard.clear()
+
+
+async def test_the_server_whose_call_has_a_tenant_begin_to_wait_learns_it_in_the_answer(store: Store) -> None:
+    woken: list[tuple[str, int]] = []
+    store.on_woken = lambda place, weight: woken.append((place, weight))
+    for queue, partitions in (("one", 1), ("many", 4)):
+        (place, *_) = places = await store.registry.make(queue, "", partitions=partitions)
+        ada, bob = [f"t{n}" for n in range(99) if place_in(places, f"t{n}") == place][:2]
+        for id in "ab":
+            assert await store.enqueue(queue, ada, [NewTask(f"{ada}/{id}", b"1")]) == ["ok"]
+        assert await store.enqueue(queue, ada, [NewTask(f"{ada}/a", b"1"), NewTask(f"{ada}/c", b"1")]) == [
+            "duplicate\nready",
+            "ok",
+        ]
+        await store.enqueue(queue, bob, [NewTask(f"{bob}/a", b"1", delay_ms=1)])
+        await trio.sleep(0.002)
+        assert (await store.tick(place)).promoted == 1
+    assert woken == [(place, 1000), (place, 2000)], "those of the queue with partitions"
+    await store.claim(place, "w", 9)
+    await store.enqueue(queue, bob, [NewTask(f"{bob}/b", b"1")], notify="wake server-2")
+    assert len(woken) == 2, "the server that was named serves it"

@@ -60,6 +60,7 @@ class Queues:
     def __attrs_post_init__(self) -> None:
         self.ticker = Ticker(self.store, self.notify, self.server)
         self.store.registry.on_places = self._rejoin
+        self.store.on_woken = self._on_woken
 
     async def run(self) -> None:
         """Stop listening to queues without waiting requests and without workers, again and again."""
@@ -87,10 +88,11 @@ class Queues:
                 self.store.attempts.stopping(queue, id)
                 if dispatcher:
                     dispatcher.claims.stop_task(id)
-            elif dispatcher and message in ("", keys.READY):
-                dispatcher.notify()
-            elif dispatcher and message.startswith(keys.READY):
-                self._claim_first(place, message.removeprefix(keys.READY).strip())
+            elif dispatcher and (not message or message.startswith(keys.READY)):
+                ready, _, weight = message.partition("/")
+                if weight:
+                    dispatcher.weigh(int(weight))
+                self._may_have_tasks(place, ready.removeprefix(keys.READY).strip())
             if long_polls := self.long_polls.get(queue):
                 long_polls.on_message(message)
 
@@ -170,9 +172,17 @@ class Queues:
         await run_all(*(partial(look, each) for each in self.of(queue)))
         return all(found)
 
-    def _claim_first(self, place: str, server: str) -> None:
-        """Claim if this server is the one to claim first; otherwise look a little later, in case it does not."""
-        if server != self.server:
+    def _on_woken(self, place: str, weight: int) -> None:
+        """Serve a partition out of turn: a call of this server's had a tenant begin to wait in it."""
+        if dispatcher := self.dispatchers.get(place):
+            dispatcher.weigh(weight)
+            dispatcher.serve_soon()
+
+    def _may_have_tasks(self, place: str, server: str) -> None:
+        """Claim if this server is the one to claim first, or none is (empty); otherwise look a little later."""
+        if not server:
+            self.dispatchers[place].notify()
+        elif server != self.server:
             self.ticker.tick_within(place, LATER_MS)
         elif not self.dispatchers[place].claim_first():
             self.nursery.start_soon(self.dispatchers[place].claims.pass_on)

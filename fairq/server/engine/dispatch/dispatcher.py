@@ -117,10 +117,22 @@ class Dispatcher:
         """True if the next claim has room for all tasks that have arrived since the last one left."""
         return self.claiming.has_room(self.room.free(self.claiming.arrived), self.room.offered)
 
+    def weigh(self, competing: int) -> None:
+        """Note the weight of the tenants that compete in this partition."""
+        if self.capacity.shared:
+            self.capacity.apply_weight(competing)
+
+    def serve_soon(self) -> None:
+        """Note that a tenant has begun to wait, unless a claim is under way: it left later, and finds the tenant."""
+        if self.capacity.shared and not self._is_claiming:
+            self.accounts.serve_soon(self.place)
+            self.look()
+
     def claim_first(self) -> bool:
         """Claim before the other servers look; returns whether there is any room."""
         if self.capacity.shared:
             self._tell_waiting(True)
+            self.serve_soon()
         before_sending(self._decide)
         return self.claiming.claim_first(self.room.free(1))
 

@@ -11,6 +11,10 @@ is next. Two rules keep that fair:
   a queue of long tasks gets no second slot before its first one counts. This only guides: what is charged is the time
   that passes.
 
+A queue in which a tenant has just begun to wait, and for which this server is to act, is served once out of turn: it
+gets one slot before those that are further behind, unless it is ahead of them by _SOON of its turns: a lease, or what
+it gets in a row. That slot is charged like any other, so it has fewer later.
+
 A queue that is next gets as many short tasks in a row as take all slots GRAIN_S: else each claim of many queues would
 bring one. Before any of its tasks has ended it gets one, and counts as the longest of all.
 
@@ -40,8 +44,10 @@ from attrs import define, field
 from fairq.model.places import is_partition, queue_of
 from fairq.server.engine.dispatch.claiming import SharedPace
 
+_Place = tuple[float, int, str, float, int]  # virtual time, when it began to wait, name, a lease's time, how many a row
 GRAIN_S = 0.01
 _SHORTEST_S = 0.001  # how long a lease counts at least
+_SOON = 1.5
 _LATEST = 0.1  # the weight of a queue's latest lease in its usual length
 
 
@@ -57,6 +63,7 @@ class _Queue:
     starts: float = 0.0  # the sum of the times at which the running leases began
     reserved: int = 0  # slots for which a claim is under way
     waits: int = 0  # since which of all beginnings to wait; 0: it does not wait
+    is_soon: bool = False  # it is to be served once out of turn
     sets: list[Sequence[str]] = field(factory=list)  # the queues of each set of workers that serve it
     _mean: float = 0.0  # of the lengths of its leases, the latest counting most
     _square: float = 0.0  # and of their squares
@@ -163,6 +170,7 @@ class QueueAccounts:
             self.changes += 1
             of.move(now)
             of.reserved = slots
+            of.is_soon = of.is_soon and not slots
 
     def set_waiting(self, queue: str, is_waiting: bool, now: float) -> None:
         """Set whether a queue waits for slots."""
@@ -177,6 +185,13 @@ class QueueAccounts:
             level = min(waiting) if waiting else max((each.at(now) for each in beside), default=0.0)
             of.vtime = max(of.vtime, level)
         of.waits = next(self._beginnings) if is_waiting else 0
+        of.is_soon = False
+
+    def serve_soon(self, queue: str) -> None:
+        """Serve a queue that waits once out of turn."""
+        if (of := self._queues.get(queue)) and of.waits:
+            self.changes += 1
+            of.is_soon = True
 
     def waiting(self, queues: Iterable[str]) -> list[str]:
         """Return which of these queues wait."""
@@ -189,15 +204,29 @@ class QueueAccounts:
         line = []
         for name, each in of.items():
             one_s = (each.usual_s(now) if each.is_known else longest_s) or _SHORTEST_S
-            line.append((each.promised(now, one_s), each.waits, name, one_s / each.weight))
-        heapify(line)
+            in_a_row = int(slots * GRAIN_S / one_s) if each.is_known else 1
+            line.append((each.promised(now, one_s), each.waits, name, one_s / each.weight, max(1, in_a_row)))
         parts = dict.fromkeys(queues, 0)
+        free -= self._take_soon(free, line, parts)
+        heapify(line)
         while free > 0 and line:
-            by_then, waits, name, one = line[0]
+            by_then, waits, name, one, in_a_row = line[0]
             second = min(line[1:3])[0] if len(line) > 1 else by_then + free * one
-            in_a_row = slots * GRAIN_S / (one * of[name].weight) if of[name].is_known else 1
-            some = min(free, max(1, int((second - by_then) / one), int(in_a_row)))  # until it is no longer the last
+            some = min(free, max(int((second - by_then) / one), in_a_row))  # until it is no longer the last
             parts[name] += some
             free -= some
-            heapreplace(line, (by_then + some * one, waits, name, one))
+            heapreplace(line, (by_then + some * one, waits, name, one, in_a_row))
         return parts
+
+    def _take_soon(self, free: int, line: list[_Place], parts: dict[str, int]) -> int:
+        """Give queues that are to be served out of turn a slot each, those that are further behind first.
+
+        Returns how many slots that takes.
+        """
+        least, taken = min(line)[0] if line else 0.0, 0
+        soon = [(each, n) for n, each in enumerate(line) if self._queues[each[2]].is_soon]
+        for (by_then, waits, name, one, in_a_row), n in sorted(soon):
+            if taken < free and by_then < least + _SOON * one * in_a_row:
+                line[n] = by_then + one, waits, name, one, in_a_row
+                parts[name], taken = 1, taken + 1
+        return taken
