@@ -2,8 +2,8 @@
 
 Every call is idempotent on ids that are fixed before it is first sent, so a call without an answer is sent again on the
 next connection. After a refusal, one frame of the queue is sent outside the window, MAX_APART in all: a server needs
-seconds to notice that its store is away. Until it has, frames without an answer for LATE_S leave the window, and count
-for their own queue alone: those of the others do not wait for one primary of the store.
+seconds to notice that its store is away. Until it has, frames without an answer for LATE_S leave the window, so that
+those of other queues do not wait for one primary of the store; tasks count for their own queue still.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ class ClientSession(Session):
                 return False
             if self.pauses.refusals(key):
                 return key not in self.under_way and self.under_way.get(None, 0) < MAX_APART
-        is_full = self.under_way.get(kind, 0) + self.under_way.get(key, 0) >= window
+        is_full = self.under_way.get(kind, 0) >= window
         self._is_full = self._is_full or is_full
         return not is_full
 
@@ -387,7 +387,9 @@ class ClientSession(Session):
             self._is_full = True
             return None
         for key in self.enqueues.lines:
-            if (key[0] == "enqueue_from" or not self.is_draining) and self.has_room(EnqueueExchange, key, SEND_WINDOW):
+            # A producer may have any number of tasks for a late queue.
+            window = SEND_WINDOW - self.under_way.get(key, 0)
+            if (key[0] == "enqueue_from" or not self.is_draining) and self.has_room(EnqueueExchange, key, window):
                 return key
         return None
 

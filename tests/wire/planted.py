@@ -42,7 +42,7 @@ BUGS = {
             "pauses do not grow": ("0.05 * 2.0 ** min(refusals, 5)", "0.05 * 2.0"),
             "a refused queue is not held back": ("if self.is_paused(key):", "if False:"),
             "late frames hold up other queues": ("[2] + LATE_S", "[2] + 5.0"),
-            "a queue has as many late frames as it likes": ("+ self.under_way.get(key, 0) >= window", ">= window"),
+            "a queue has as many late frames as it likes": ("SEND_WINDOW - self.under_way.get(key, 0)", "SEND_WINDOW"),
             "the wait for a connection grows for ever": (_GROWS, "max(1, 2"),
         },
         "enqueues": {

@@ -135,9 +135,10 @@ def test_two_settles_are_under_way_at_most_and_the_rest_gathers(end: WorkerEnd) 
 
 
 def test_partitions_whose_settlements_have_no_answer_hold_up_no_others(end: WorkerEnd) -> None:
+    """Nor their own later ones: the server is to know that these tasks take no slot any more."""
     late = []
     for partition, names in (("4.0", "abc"), ("4.1", "def"), ("4.2", "ghi")):
-        end.push(*names, partition=partition)
+        end.push(*names, "x" + partition, partition=partition)
         end.ack(*names)
         late += [ids(frame) for frame in end.sent()]
     assert late == [["a", "b", "c"], ["d", "e", "f"]], "the window is full"
@@ -145,7 +146,9 @@ def test_partitions_whose_settlements_have_no_answer_hold_up_no_others(end: Work
     frame = end.only()
     assert ids(frame) == ["g", "h", "i"]
     end.stored(frame)
-    assert end.session.holding == 6
+    end.ack("x4.0", "x4.2")
+    assert [ids(frame) for frame in end.sent()] == [["x4.0"], ["x4.2"]]
+    assert end.session.holding == 9
 
 
 def test_settlements_of_partitions_take_turns(end: WorkerEnd) -> None:
