@@ -82,10 +82,13 @@ async def test_workers_that_came_before_the_queue_serve_its_partitions(one: Serv
             await worker.pushed()
 
 
-async def test_a_running_task_of_a_partition_can_be_cancelled(served: Served) -> None:
+async def test_a_running_task_of_a_partition_can_be_cancelled(served: Served, redis_store: redis.Redis) -> None:
     await make(served)
+    places = await served.app.store.registry.places(Q)
     async with raw(served, WORKER) as worker, raw(served, tenant(TENANTS[1])) as producer:
         await worker.attach(Q)
+        channels = {keys.ready_channel(place).encode() for place in places}
+        await wait_until(lambda: channels <= set(redis_store.execute_command("PUBSUB", "SHARDCHANNELS")))
         await producer.enqueue(Q, ["a"])
         await worker.pushed()
         answer = await producer.ask("cancel", queue=Q, ids=["a"])
@@ -440,7 +443,7 @@ async def test_a_server_serves_a_tenant_that_begins_to_wait_in_a_busy_partition_
     async with raw(served, WORKER) as worker, raw(served, PRODUCER) as producer:
         await worker.attach(Q, credit=1)
         for place in places:
-            tasks = [{"tenant": homes[place][0], "id": f"a{n}", "payload": 1} for n in range(4)]
+            tasks = [{"tenant": homes[place][0], "id": f"a{n}", "payload": 1} for n in range(100)]
             await producer.ask("enqueue", queue=Q, tasks=tasks)
 
         async def next_place() -> str:
