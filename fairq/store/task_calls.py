@@ -102,7 +102,7 @@ class TaskCalls(Calls):
         """
         maker = tenant if maker is None else maker
         reply = await self._put("enqueue", queue, tenant, *_task_args(tasks), maker=maker, notify=notify)
-        if len(reply) > len(tasks):
+        if reply[-1].__class__ is int:
             woken = reply.pop()
             if not isinstance(notify, Covered):  # else the claim that leaves with it finds the tenant
                 self.on_woken(queue, woken)

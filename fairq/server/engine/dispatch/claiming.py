@@ -89,7 +89,9 @@ class Claiming:
 
     def places(self, offered: int, now: float) -> float:
         """Return how many places must be free for a claim to leave now: half of the credit, until its time comes."""
-        return 1 if now >= self._paced_until(now) else min(offered / 2, MOST_TASKS)
+        if now < self._next_at or (self.shared and now < self.shared.next_at(now)):
+            return min(offered / 2, MOST_TASKS)
+        return 1
 
     def _paced_until(self, now: float) -> float:
         return max(self._next_at, self.shared.next_at(now)) if self.shared else self._next_at

@@ -80,11 +80,6 @@ class _Lane:
         """Return the earliest time."""
         return min(self.due.first()[0], self.idle.first()[0])
 
-    def put(self, line: _Line, queue: str, at: float) -> None:
-        """Put a queue in line for a time."""
-        if line.put(queue, at):
-            self.sooner.set()
-
     def take_due(self) -> list[str]:
         """Return the queues that are due by now, at most TICKS_AT_ONCE."""
         now, queues = trio.current_time(), list[str]()
@@ -140,10 +135,12 @@ class Ticker:
 
     def _expect(self, queue: str, due: float, floor: float) -> None:
         """Add a time when a queue is due, unless the tick at the floor comes first: so the heap stays short."""
-        lane, now = self._lane_of.get(queue) or self._find_lane(queue), turn_time()
-        if due <= floor:
-            lane.put(lane.due, queue, now + due)
-        lane.put(lane.idle, queue, now + floor)
+        lane = self._lane_of[queue] if queue in self._lane_of else self._find_lane(queue)
+        now = turn_time()
+        if due <= floor and lane.due.put(queue, now + due):
+            lane.sooner.set()
+        if lane.idle.put(queue, now + floor):
+            lane.sooner.set()
 
     def _find_lane(self, queue: str) -> _Lane:
         """Put a queue into the lane of its primary."""
@@ -155,7 +152,8 @@ class Ticker:
                 self._nursery.start_soon(self._run_lane, primary, lane)
         if (former := self._lane_of.get(queue)) not in (None, lane):
             assert former
-            lane.put(lane.due, queue, former.drop(queue))
+            if lane.due.put(queue, former.drop(queue)):
+                lane.sooner.set()
         self._lane_of[queue] = lane
         return lane
 
@@ -212,7 +210,8 @@ class Ticker:
                 new = [queue for queue in queues if queue not in known]
                 for n, queue in enumerate(new):  # thousands at once would delay the ticks that are due
                     lane = self._find_lane(queue)
-                    lane.put(lane.idle, queue, turn_time() + n / _NEW_PER_S)
+                    if lane.idle.put(queue, turn_time() + n / _NEW_PER_S):
+                        lane.sooner.set()
                 for queue in known.difference(queues):
                     self.forget(queue)
             await trio.sleep(_DISCOVER_S)
