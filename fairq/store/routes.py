@@ -23,11 +23,13 @@ from typing import Any, TypeVar, cast
 from fairq.errors import BadRequest, FairqError, OutcomeUnknown, Unavailable
 from fairq.io.scopes import run_all
 from fairq.model.checks import owner_of
+from fairq.model.places import is_partition, partition_of, queue_of
 from fairq.store.partitions import Places, place_in
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 Route = Callable[..., Awaitable[Any]]  # (verb, store, places, *arguments of the verb)
 Away = dict[str, FairqError]  # places that do not answer, and why
+_NAMED = 5  # partitions that an error names
 NO_ANSWER = (Unavailable, OutcomeUnknown)
 
 
@@ -61,19 +63,29 @@ async def everywhere(
     `away`: places that do not answer are noted there, unless none does.
     """
     answers: dict[str, Any] = {}
+    lost: Away = {}
 
     async def call(place: str) -> None:
         try:
             answers[place] = await verb(store, place, *args, **options)
         except NO_ANSWER as error:
-            if away is None:
-                raise
-            away[place] = error
+            lost[place] = error
 
     await run_all(*(partial(call, place) for place in places))
-    if away and not answers:
-        raise next(iter(away.values()))
+    if lost and (away is None or not answers):
+        raise _named(lost)
+    if away is not None:
+        away |= lost
     return [answers[place] for place in places if place in answers]
+
+
+def _named(lost: Away) -> FairqError:
+    """Return the error of partitions that do not answer; it names the first ones."""
+    error = next(iter(lost.values()))
+    queue, names = queue_of(next(iter(lost))), [partition_of(place) for place in lost]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    of = f"partition{'s' * (len(names) > 1)} {', '.join(sorted(names)[:_NAMED])}{more} of {queue}"
+    return type(error)(f"{of}: {error.message}")
 
 
 async def _of_tenant(verb: Route, store: Any, places: Places, tenant: str, *args: Any, **options: Any) -> Any:
@@ -217,11 +229,10 @@ async def walk(
         try:
             some, following = await read(places[at], str(inner), count - len(rows))
         except NO_ANSWER as error:
-            if away is None:
-                raise
-            away[places[at]] = error
-            if len(away) == len(places):
-                raise
+            if away is not None:
+                away[places[at]] = error
+            if away is None or len(away) == len(places):
+                raise (_named({places[at]: error}) if is_partition(places[at]) else error) from None
             some, following = [], ""
         rows += some
         inner, at = int(following or 0), at if following else at + 1

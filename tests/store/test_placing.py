@@ -13,6 +13,7 @@ import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from fairq.model.limits import OpeningHours
 from fairq.model.places import queue_of
 from fairq.model.tasks import NewTask, Settlement
 from fairq.store import keys, library
@@ -241,6 +242,29 @@ async def compare_restored(store: Store, seed: int, before: int, after: int) -> 
     for _ in range(60):
         await pair.step()
     await pair.read()
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+async def test_a_change_that_broke_off_is_restored_as_it_was_shown(store: Store, partitions: int) -> None:
+    """Everywhere there is what the first partition had, and a pause if any had it."""
+    places = await store.registry.make("original", "", partitions=3)
+    for tenant in TENANTS:
+        await store.enqueue("original", tenant, [NewTask(f"{tenant}/a", b"1")])
+    await store.configure(places[0], {"max_attempts": 4})
+    await store.configure(places[2], {"max_attempts": 9, "lease_ms": 9_000})
+    await store.set_limits(places[0], "", {"rate": 7})
+    await store.set_limits(places[1], "", {"rate": 8, "burst": 9})
+    await store.set_opening_hours(places[0], OpeningHours("", "mon-fri 08:00-18:00 UTC", False, 10**13))
+    await store.add_webhook(places[1], "https://a.example/", "", has_fan_out=False, secrets=())
+    await store.set_paused(places[1], "", True)
+    await restored(store, "original", "restored", partitions)
+    for place in places_of("restored", partitions):
+        state, limits = await store.queue(place), await store.limits(place, "")
+        assert (state.settings.max_attempts, state.settings.lease_ms) == (4, 30_000)
+        assert (limits.rate, limits.burst, state.is_paused, state.is_closed) == (7, 0, True, True)
+        assert await store.webhooks(place) == []
+        assert (await store.claim(place, "w", 10)).leases == []
+    assert (await store.queue("restored")).ready == len(TENANTS)
 
 
 async def test_a_lease_number_that_stood_in_two_places_opens_only_its_own_task(store: Store) -> None:
