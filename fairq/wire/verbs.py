@@ -123,7 +123,9 @@ VERBS: dict[type[Any], Verb] = {
     wire.Queues: Verb({"queues": list[QueueRow]}, _READERS),
     wire.Configure: Verb({"previous": dict[str, Any]}, _OPERATOR),
     wire.DeleteQueue: Verb({"outcome": Literal["ok", "more", "gone"], "contents": dict[str, int]}, _OPERATOR),
-    wire.Tenants: Verb({"tenants": list[TenantState], "cursor": Cursor, "away": list[AwayPartition]}, _READERS),
+    wire.Tenants: Verb(
+        {"tenants": list[TenantState], "cursor": Cursor, "away": NotRequired[list[AwayPartition]]}, _READERS
+    ),
     wire.DropTenant: Verb({"outcome": Literal["ok", "gone"]}, _OPERATOR),
     wire.SetWeight: Verb({"previous": float}, _OPERATOR),
     wire.SetLimits: Verb({"previous": Limits}, _OPERATOR),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
-from attrs import NOTHING
+from attrs import NOTHING, has
 
 from fairq.model.attempts import Attempt
 from fairq.model.audit import Change
@@ -139,7 +139,7 @@ def _sent_field(hint: Any) -> Schema:
 
 
 def body_of(reply: Any) -> Schema:
-    """Return the schema of a reply's body: all fields are there, if it does not say otherwise."""
+    """Return the schema of a reply's body: all fields are there, unless they have a default or it says otherwise."""
     if not isinstance(reply, dict) and reply in _PART_OF_SERVERS:
         return ref(_PART_OF_SERVERS[reply])
     if is_typeddict(reply):
@@ -147,6 +147,8 @@ def body_of(reply: Any) -> Schema:
     else:
         hints = reply if isinstance(reply, dict) else hints_of(reply)
     required = [name for name, hint in hints.items() if get_origin(hint) is not NotRequired]
+    if has(reply):
+        required = [name for name in hints if default_of(reply, name) is NOTHING]
     properties = {name: _sent_field(hint) for name, hint in hints.items()}
     return {"type": "object", "properties": properties, "required": required}
 
