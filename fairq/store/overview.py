@@ -62,14 +62,19 @@ async def find_tenants(store: Store, queue: str, text: str, count: int) -> tuple
 
 
 async def due(store: Store, queue: str, tenants: int, hours: int) -> tuple[int, list[Due], list[int]]:
-    """Return the store's time, the tenants with the first starts, and how many of their tasks start in which hour."""
+    """Return the store's time, the tenants with the first starts, and how many of their tasks start in which hour.
+
+    Those whose partition does not answer are left out.
+    """
     call = store.connection.call
-    seconds, micros = await store.connection.nodes()[0].call("TIME")
-    now_ms = int(seconds) * 1_000 + int(micros) // 1_000
-    first: list[tuple[float, str, str]] = []
-    for place in await store.registry.places(queue):
+
+    async def read(store: Store, place: str) -> tuple[int, list[tuple[float, str, str]]]:
+        now_ms, _ = await store.opening_hours(place, [""])
         flat = await call("ZRANGE", f"{keys.queue_prefix(place)}:due", "0", str(tenants - 1), "WITHSCORES")
-        first += [(float(at), name.decode(), place) for name, at in zip(flat[::2], flat[1::2], strict=True)]
+        return now_ms, [(float(at), name.decode(), place) for name, at in zip(flat[::2], flat[1::2], strict=True)]
+
+    pages = await everywhere(read, store, await store.registry.places(queue), away={})
+    now_ms, first = max(now_ms for now_ms, _ in pages), [each for _, found in pages for each in found]
     found: list[Due] = []
     in_hour = [0] * hours
 

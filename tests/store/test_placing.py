@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -37,6 +38,7 @@ from .cases import raises_for
 from .test_partitions import TENANTS, Pair
 
 NOW = 1_795_700_000_000  # by the stores' clock, after all that the lines tell
+EXAMPLES = max(5, int(os.environ.get("FAIRQ_FUZZ_EXAMPLES", "0")) // 30)
 MADE_UP = ("batch_result", "kept")  # lines that no batch, and no account, has counted
 PARTITIONS = st.sampled_from((1, 2, 4, 5, 12, MAX_PARTITIONS))
 
@@ -137,7 +139,7 @@ def check_queue(client: redis.Redis, places: Sequence[str]) -> Counter[str]:
     return claimed
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @example(chain=[1, 4])
 @given(chain=st.lists(PARTITIONS, min_size=1, max_size=4))
 def test_all_lines_are_there_after_any_restores(redis_client: redis.Redis, chain: list[int]) -> None:
@@ -210,7 +212,7 @@ async def _shares(store: Store, queue: str) -> Any:
     return [(each.tenant, each.done, each.stored_bytes, each.is_limited, each.is_closed) for each in rows]
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**9), before=PARTITIONS, after=PARTITIONS)
 def test_a_restored_queue_answers_like_the_original(store_url: str, seed: int, before: int, after: int) -> None:
     async def compare() -> None:

@@ -353,7 +353,7 @@ async def test_pages_show_what_answers_while_a_primary_is_away(site: Site, monke
     places = await store.registry.make("imports", "", partitions=3)
     for queue in ("imports", "one", "two"):
         for n in range(9):
-            await store.enqueue(queue, f"t{n}", [NewTask(f"t{n}/a", b"1")])
+            await store.enqueue(queue, f"t{n}", [NewTask(f"t{n}/a", b"1"), NewTask(f"t{n}/b", b"1", delay_ms=60_000)])
     here = [f"t{n}" for n in range(9) if place_in(places, f"t{n}") != places[0]]
     await site.read("/queues")
     lose(site.served, monkeypatch, places[0], "one")
@@ -362,7 +362,10 @@ async def test_pages_show_what_answers_while_a_primary_is_away(site: Site, monke
     assert "one cannot be read" in page
     assert "two" in page
     assert f"imports no workers {len(here)} " in page
-    for path in ("/queues/imports", "/?queue=imports", "/tenants?queue=imports", f"/queues/two/tenants/{here[0]}"):
+    for path in (
+        "/queues/imports", "/?queue=imports", "/tenants?queue=imports", "/delayed?queue=imports",
+        f"/queues/two/tenants/{here[0]}",
+    ):  # fmt: skip
         html = text_of(await site.read(path))
         assert here[0] in html or path == "/queues/imports"
         assert "cannot be read" in html or "two" in path
