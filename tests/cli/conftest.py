@@ -17,7 +17,8 @@ __all__ = ["backed_up", "filled", "redis_store", "server_store", "source"]
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands that run inside the test see no settings of ours, and leave its logging alone."""
+    """Commands that run inside the test see no settings of ours, leave its logging alone, and bear a busy machine."""
+    monkeypatch.setattr("fairq.cli.options._QUIET_S", 60.0)
     for name in ("FAIRQ_URL", "FAIRQ_TOKEN", "FAIRQ_STORE", "FAIRQ_DATA_DIR", "FAIRQ_WEBHOOK_SECRET"):
         monkeypatch.delenv(name, raising=False)
     for module in ("options", "tokens"):

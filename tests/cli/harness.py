@@ -19,7 +19,7 @@ from attrs import frozen
 
 from fairq.cli.app import run
 from fairq.model.checks import full_id
-from fairq.model.tasks import NewTask, Settlement
+from fairq.model.tasks import NewTask, Settlement, TaskState
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, running, tenant, url_of
 
@@ -83,6 +83,11 @@ class ServerThread:
     def call(self, work: Any, *args: Any) -> Any:
         """Run an async function in the server's thread."""
         return trio.from_thread.run(work, *args, trio_token=self._token)
+
+    def state(self, id: str, queue: str = "emails", tenant: str = "ada") -> TaskState:
+        """Ask the store what it knows of a task."""
+        states: list[TaskState] = self.call(self.served.app.store.tasks, queue, [full_id(tenant, id)])
+        return states[0]
 
     def stop(self) -> None:
         """Stop the server and wait for the thread."""

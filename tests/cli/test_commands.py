@@ -351,10 +351,10 @@ def test_without_a_store_a_command_says_that_it_waits_and_gives_up(
     commands.enqueue("emails", "1")
     store.kill()
     monkeypatch.setattr(options, "_QUIET_S", 0.1)
-    done = commands("enqueue", "emails", "1", "--timeout", "2", token=tenant("ada"))
+    done = commands("enqueue", "emails", "1", "--timeout", "0.5", token=tenant("ada"))
     server.stop()
     logged, ended = done.err.splitlines()
-    assert logged == f"fairq: no answer yet; trying for 2 s ({ended.removeprefix('fairq: ')})"
+    assert logged == f"fairq: no answer yet; trying for 0.5 s ({ended.removeprefix('fairq: ')})"
     assert "store" in ended
     assert done.code == 1
 

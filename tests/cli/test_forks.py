@@ -188,18 +188,14 @@ def _worker(argv: list[str], server: ServerThread, directory: Path) -> Iterator[
         yield process
 
 
-def _state(commands: Commands, queue: str, id: str) -> str:
-    return str(commands("tasks", "show", queue, f"ada/{id}", "--json").json[0]["state"])
-
-
-def test_a_forked_process_ends_alone(commands: Commands, worker: Popen[str]) -> None:
+def test_a_forked_process_ends_alone(commands: Commands, server: ServerThread, worker: Popen[str]) -> None:
     for queue in QUEUES:
         for how, code in ENDS.items():
             id = commands.enqueue(queue, json.dumps(how))
             ended = int(read_until(worker, "ended ").split()[-1])
             assert ended == code or (queue == "subtask" and ended == 1), (queue, how)  # its loop knows no code
             assert read_until(worker, "after ").split()[-1] == id
-            wait_for(lambda: _state(commands, queue, id) == "done")  # noqa: B023
+            wait_for(lambda: server.state(id, queue).state == "done")  # noqa: B023
     commands.enqueue("loop", '"awaits"')
     assert int(read_until(worker, "ended ").split()[-1]) == 1
     read_until(worker, "after ")

@@ -90,11 +90,6 @@ def connected(server: ServerThread, count: int) -> None:
     server.call(wait_until, lambda: sum(bool(each.queues and each.account.credit) for each in connections) == count)
 
 
-def states(commands: Commands, *ids: str) -> list[str]:
-    """Ask for tasks' states."""
-    return [commands("tasks", "show", "emails", f"ada/{id}", "--json").json[0]["state"] for id in ids]
-
-
 def test_children_have_names_of_their_own_and_are_drained_together_by_signals_to_all_processes(
     commands: Commands, server: ServerThread, tmp_path: Path
 ) -> None:
@@ -127,7 +122,7 @@ def test_a_child_that_dies_is_started_again_under_its_name_and_one_that_is_drain
         (tmp_path / "slow").touch()
         read_until(process, "ends slow")
         connected(server, 2)
-        assert states(commands, id) == ["done"], "it got its task back"
+        assert server.state(id).state == "done", "it got its task back"
         names = [row["worker"] for row in commands("workers", "list", "--json").json]
         assert sorted(names) == ["web-1", "web-2"]
         assert commands("workers", "drain", "web-1").code == 0
@@ -159,7 +154,7 @@ def test_no_child_is_left_behind_when_the_supervisor_is_killed(
         connected(server, 0)
         (tmp_path / "slow").touch()
         wait_for(lambda: not any(map(is_running, children.values())))
-        assert states(commands, id) == ["done"], "they finished what they held"
+        assert server.state(id).state == "done", "they finished what they held"
 
 
 @pytest.mark.deep("kills")
@@ -189,7 +184,7 @@ def test_a_second_signal_ends_all_at_once(commands: Commands, server: ServerThre
         connected(server, 0)
         process.send_signal(signal.SIGINT)
         assert process.wait(EXIT_SECONDS) == 0
-        assert states(commands, id) == ["ready"], "it was given back"
+        assert server.state(id).state == "ready", "it was given back"
     assert not any(map(is_running, children.values()))
 
 

@@ -13,7 +13,6 @@ import orjson
 import pytest
 import trio
 
-from fairq.model.checks import full_id
 from fairq.webhook import verify
 from fairq.webhook.signature import read_secret, tenant_secret, write_secret
 from tests.store.waiting import wait_for
@@ -50,10 +49,10 @@ def receiving(answer: Answering) -> Iterator[tuple[Receiver, int]]:
         assert not thread.is_alive()
 
 
-def state_of(server: ServerThread, id: str, tenant: str = "ada") -> tuple[str, str, str]:
-    """What the store knows of a task: its state, reason and error."""
-    (state,) = server.call(server.served.app.store.tasks, "emails", [full_id(tenant, id)])
-    return state.state, state.reason, state.error
+def ended(server: ServerThread, id: str) -> tuple[str, str, str]:
+    """Return the state of a task, with the reason and the error if it is dead."""
+    found = server.state(id)
+    return found.state, found.reason, found.error
 
 
 def test_tasks_are_posted_signed_and_settled_by_their_answers(
@@ -80,10 +79,10 @@ def test_tasks_are_posted_signed_and_settled_by_their_answers(
             assert {line["task"]: (line["event"], line["status"]) for line in lines} == {
                 ids["ok"]: ("delivered", 200), ids["gone"]: ("rejected", 410), ids["later"]: ("retry", 503)
             }  # fmt: skip
-            wait_for(lambda: state_of(server, ids["ok"])[0] == "done")
+            wait_for(lambda: server.state(ids["ok"]).state == "done")
             host = "127.0.0.1"
-            wait_for(lambda: state_of(server, ids["gone"]) == ("dead", "rejected", f"{host} answered 410"))
-            wait_for(lambda: state_of(server, ids["later"]) == ("delayed", "", f"{host} answered 503"))
+            wait_for(lambda: ended(server, ids["gone"]) == ("dead", "rejected", f"{host} answered 410"))
+            wait_for(lambda: ended(server, ids["later"]) == ("delayed", "", f"{host} answered 503"))
 
             slow = commands.enqueue("emails", '"slow"')
             wait_for(lambda: len(receiver.requests) == 4)
@@ -93,7 +92,7 @@ def test_tasks_are_posted_signed_and_settled_by_their_answers(
             unwanted = commands.enqueue("emails", '"unwanted"')
             may_answer.set()
             assert worker.wait(30) == 0
-            assert (state_of(server, slow)[0], state_of(server, unwanted)[0]) == ("done", "ready")
+            assert (server.state(slow).state, server.state(unwanted).state) == ("done", "ready")
     adas = write_secret(tenant_secret(read_secret(OTHER), "ada"))
     for request in receiver.requests:
         assert request.target == "/ada"

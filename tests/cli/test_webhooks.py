@@ -21,7 +21,7 @@ from tests.store.waiting import wait_for
 from tests.webhook.receiver import Receiver, Reply, Request, reply
 
 from .harness import Commands, ServerThread, check_error, fairq_here, read_until, started
-from .test_webhook import receiving, state_of
+from .test_webhook import ended, receiving
 
 SECRET, OTHER = write_secret(b"s" * 32), write_secret(b"o" * 32)
 
@@ -66,13 +66,13 @@ def test_a_webhook_is_taken_up_changed_paused_and_removed_while_the_worker_runs(
             assert commands("webhooks", "add", "emails", url).out == f"{url} in emails: created\n"
             assert commands("webhooks", "add", "emails", url).out == f"{url} in emails: same\n"
             assert line_of(worker, "posting")["signed_by"] == "the worker's secrets"
-            wait_for(lambda: state_of(server, before)[0] == "done")
+            wait_for(lambda: server.state(before).state == "done")
 
             added = commands("webhooks", "add", "emails", url, "--secret-file", str(tmp_path / "secrets"))
             assert added.out == f"{url} in emails: changed\n"
             assert line_of(worker, "posting")["signed_by"] == "its own secrets"
             second = commands.enqueue("emails", '"signed anew"')
-            wait_for(lambda: state_of(server, second)[0] == "done")
+            wait_for(lambda: server.state(second).state == "done")
 
             commands("webhooks", "pause", "emails", url)
             line_of(worker, "webhook paused")
@@ -81,9 +81,9 @@ def test_a_webhook_is_taken_up_changed_paused_and_removed_while_the_worker_runs(
             app = server.served.app
             wait_for(lambda: not [each for each in app.connections if each.queues])  # it takes nothing more
             third = commands.enqueue("emails", '"after the pause"')
-            assert state_of(server, third)[0] == "ready"
+            assert server.state(third).state == "ready"
             commands("webhooks", "resume", "emails", url)
-            wait_for(lambda: state_of(server, third)[0] == "done")
+            wait_for(lambda: server.state(third).state == "done")
 
             assert commands("webhooks", "remove", "emails", url).out == f"{url} in emails: removed\n"
             line_of(worker, "webhook removed")
@@ -118,7 +118,7 @@ def test_a_burst_posts_what_is_ready_and_ends(commands: Commands, server: Server
     assert done.code == 0, done.err
     pictures = [b'"picture"'] if way == "registered" else []
     assert sorted(request.body for request in receiver.requests) == [*pictures, b"0", b"1", b"2"]
-    assert [state_of(server, id)[0] for id in [*ids, later]] == ["done"] * 3 + ["delayed"]
+    assert [server.state(id).state for id in [*ids, later]] == ["done"] * 3 + ["delayed"]
 
 
 def ms_in(header: str) -> int:
@@ -148,8 +148,8 @@ def test_each_of_several_receivers_gets_a_task_and_is_retried_apart(commands: Co
             id = commands.enqueue("emails", '"welcome"')
             wait_for(lambda: len(receiver.requests) == 2)
             (copy,) = copies_in(receiver, id, refuses)  # the task itself is for the oldest
-            wait_for(lambda: state_of(server, id)[0] == "done")
-            wait_for(lambda: state_of(server, copy) == ("dead", "rejected", "127.0.0.1 answered 410"))
+            wait_for(lambda: server.state(id).state == "done")
+            wait_for(lambda: ended(server, copy) == ("dead", "rejected", "127.0.0.1 answered 410"))
             (letter,) = commands("dead", "list", "emails", "--json").json
             assert (letter["id"], letter["webhook"]) == (full_id("ada", copy), webhook_id(refuses, ""))
             bill = commands.enqueue("emails", '"bill"', "--name", "bill")
@@ -157,7 +157,7 @@ def test_each_of_several_receivers_gets_a_task_and_is_retried_apart(commands: Co
             for each, state in zip(
                 (bill, *copies_in(receiver, bill, accepts, refuses)), ("done", "done", "dead"), strict=True
             ):
-                wait_for(lambda each=each, state=state: state_of(server, each)[0] == state)  # type: ignore[misc]
+                wait_for(lambda each=each, state=state: server.state(each).state == state)  # type: ignore[misc]
     posted = sorted((request.target, request.headers["fairq-task"]) for request in receiver.requests)
     assert posted == sorted(
         [("/accepts", id), ("/refuses", id), ("/accepts", bill), ("/refuses", bill), ("/bills", bill)]
@@ -179,7 +179,7 @@ def test_the_longest_task_is_copied_for_as_many_as_there_may_be(commands: Comman
         assert server.call(server.served.app.store.enqueue, "emails", "ada", [task]) == ["ok"]
         with posting(server, "emails"):
             wait_for(lambda: len(receiver.requests) == 1 + MAX_FAN_OUTS)
-            wait_for(lambda: state_of(server, "long")[0] == "done")
+            wait_for(lambda: server.state("long").state == "done")
     assert {(request.headers["fairq-task"], request.body) for request in receiver.requests} == {("long", task.payload)}
     assert len({request.target for request in receiver.requests}) == 1 + MAX_FAN_OUTS
 

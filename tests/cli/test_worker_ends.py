@@ -59,19 +59,14 @@ def test_an_exit_in_a_task_of_a_handlers_own_fails_that_handler_and_ends_no_loop
         read_until(process, "begins")
         for payload, error in (("exit", "SystemExit: 0"), ("interrupt", "KeyboardInterrupt: 0")):
             id = commands.enqueue("odd", f'"{payload}"', "--max-attempts", "3")
-            wait_for(lambda id=id: _state(commands, id)["state"] == "dead")  # type: ignore[misc]
-            state = _state(commands, id)
-            assert (state["attempt"], state["error"]) == (3, error)
+            wait_for(lambda id=id: server.state(id, "odd").state == "dead")  # type: ignore[misc]
+            state = server.state(id, "odd")
+            assert (state.attempt, state.error) == (3, error)
         commands.enqueue("odd", '"callback"')
         read_until(process, "ends 1")
         process.send_signal(signal.SIGTERM)
         read_until(process, "worker ended")
         assert process.wait(EXIT_SECONDS) == 0
-
-
-def _state(commands: Commands, id: str) -> dict[str, object]:
-    row: dict[str, object] = commands("tasks", "show", "odd", f"ada/{id}", "--json").json[0]
-    return row
 
 
 @pytest.mark.parametrize("payload", ["work_until_stopped.<locals>.work", "_watch_signals", "_stay_connected", "all"])
