@@ -252,18 +252,28 @@ def test_a_backup_that_cannot_be_read_twice_is_refused(filled: str) -> None:
 
 
 def test_a_restore_gives_a_queue_other_partitions(
-    commands: Commands, source: str, start_store: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    commands: Commands,
+    source: str,
+    cluster: clusters.Cluster,
+    start_store: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """From one to four in a single store, to twelve in a cluster, and back to one."""
+    for node in cluster.nodes:
+        node.client.config_set("repl-diskless-sync-delay", 0)
     ids, file, version = fill(commands.url), tmp_path / "0.jsonl.gz", NEW
     assert fairq("backup", file, "--store", source).code == 0
     for n, count in enumerate((4, 12, 1)):
-        target = start_store(settings={"repl-diskless-sync-delay": "0"})
-        url, version = stores.of_owner(target.url), max(version, PARTITIONS.number)
+        version = max(version, PARTITIONS.number)
+        target = cluster.url if count == 12 else start_store(settings={"repl-diskless-sync-delay": "0"}).url
+        url = target if count == 12 else stores.of_owner(target)
         done = fairq("restore", file, "--store", url, "--partitions", f"emails={count}", "--json")
         assert (done.code, done.json["tasks"]) == (0, 14), done.err
-        with stores.connect(target.url) as client:
+        client = cluster.owner(keys.DATA_VERSION).client if count == 12 else stores.connect(target)
+        with client:
             assert client.get(keys.DATA_VERSION) == str(version).encode()
-        thread = ServerThread(target.url)
+        thread = ServerThread(target)
         thread.start()
         try:
             there = Commands(thread.url, capsys)

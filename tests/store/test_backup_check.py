@@ -20,6 +20,7 @@ from fairq.store import keys
 from fairq.store.backup_kinds import KINDS
 from fairq.store.backup_lines import FORMATS, dump, load
 from fairq.store.partitions import places_of
+from fairq.store.placing import Placing
 from tests.lua.calls import Queue
 from tests.lua.keyspace import Keyspace
 from tests.lua.rebuilt import drain, repair
@@ -354,6 +355,9 @@ def test_a_changed_line_is_refused_or_comes_back_as_it_is(redis_client: redis.Re
             queue = Queue(redis_client, keys.queue_prefix(line["queue"]), now=NOW)
             assert repair(queue)
             assert set(drain(queue)) <= set(Keyspace(queue).records) | set(Keyspace(queue).marks)
+    placing = Placing.of({"mail": 3, "many": 1})
+    check(lines, placing)
+    check(reloaded(redis_client, lines, placing))  # what the check takes can be placed
 
 
 def in_order(lines: Sequence[bytes]) -> list[Any]:
