@@ -35,7 +35,7 @@ Q, START_MS, RTT_S, TIMEOUT_S, REPORT_S = "q", 1_800_000_000_000, 0.001, 5.0, 0.
 
 @define(eq=False)
 class Primary:
-    """A node of the store. What is sent to it while it stands still is carried out later, if too late for the caller."""
+    """A node of the store. What is sent to it while it stands still is carried out later, perhaps too late."""
 
     is_away: bool = False
     thawed: trio.Event = field(factory=trio.Event)
