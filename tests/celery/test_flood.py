@@ -12,6 +12,7 @@ pytest.importorskip("celery")
 
 import fairq.celery
 import fairq.sync
+from fairq.model.history import TenantTotals
 from tests.celery.conftest import wait_for, worker
 
 pytestmark = pytest.mark.deep("frameworks")
@@ -59,6 +60,26 @@ def test_tenants_get_their_shares(
     served = Counter(tenant for tenant, _ in starts(record)[:600])  # none was without waiting tasks
     for tenant, weight in weights.items():
         assert served[tenant] == pytest.approx(100 * weight, rel=0.05), served
+
+
+def test_tenants_get_their_shares_of_worker_time_whatever_their_tasks_take(
+    shop: Any, variables: dict[str, str], tmp_path: Path, operator: fairq.sync.OperatorClient
+) -> None:
+    record, weights = tmp_path / "record", {"one": 1.0, "two": 2.0, "three": 3.0}
+    for tenant, seconds, count in (("one", 0.05, 200), ("two", 0.02, 350), ("three", 0.01, 700)):
+        operator.set_weight("times", tenant, weights[tenant])
+        send(shop, tenant, "times", record, count, seconds)
+
+    def totals() -> dict[str, TenantTotals]:
+        return {each.tenant: each.totals for each in operator.history("times", tenants=list(weights)).tenants}
+
+    with worker(variables, "-n", "times@%h", "-Q", "times"):
+        wait_for(lambda: sum(each.done for each in totals().values()) >= 600)
+        found = totals()  # before the end of the worker, which keeps its last leases for longer
+    assert all(each.started < each.enqueued for each in found.values())  # all had waiting tasks
+    delivered = {tenant: each.delivered for tenant, each in found.items()}  # from the begin of leases to their end
+    for tenant, weight in weights.items():
+        assert delivered[tenant] / sum(delivered.values()) == pytest.approx(weight / 6, rel=0.05), found
 
 
 def test_a_worker_that_is_killed_amid_work_loses_nothing_and_doubles_what_it_held(
