@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from attrs import NOTHING, Factory, fields, has
 
@@ -30,6 +30,8 @@ def schema_of(kind: Any) -> Schema:
         return {"enum": list(get_args(kind))}
     if origin in (Union, UnionType):
         return {"anyOf": [schema_of(arg) for arg in get_args(kind)]}
+    if origin is NotRequired:
+        return schema_of(*get_args(kind))
     if origin in (list, tuple):
         return {"type": "array", "items": schema_of(get_args(kind)[0])}
     if kind in _PLAIN or origin in _PLAIN:
@@ -43,10 +45,11 @@ def row_of(kind: Any) -> Schema:
 
 
 def body_of(reply: Reply) -> Schema:
-    """Return the schema of a reply's body: all fields of one that is no class are there."""
-    return (
-        object_of(**{name: schema_of(hint) for name, hint in reply.items()}) if type(reply) is dict else row_of(reply)
-    )
+    """Return the schema of a reply's body: all fields of one that is no class are there, but those not required."""
+    if type(reply) is not dict:
+        return row_of(reply)
+    required = [name for name, hint in reply.items() if get_origin(hint) is not NotRequired]
+    return object_of(**{name: schema_of(hint) for name, hint in reply.items()}) | {"required": required}
 
 
 def object_of(**properties: Schema) -> Schema:
