@@ -48,8 +48,9 @@ def body_of(reply: Reply) -> Schema:
     """Return the schema of a reply's body: all fields of one that is no class are there, but those not required."""
     if type(reply) is not dict:
         return row_of(reply)
-    required = [name for name, hint in reply.items() if get_origin(hint) is not NotRequired]
-    return object_of(**{name: schema_of(hint) for name, hint in reply.items()}) | {"required": required}
+    hints: dict[str, Any] = reply
+    required = [name for name, hint in hints.items() if get_origin(hint) is not NotRequired]
+    return object_of(**{name: schema_of(hint) for name, hint in hints.items()}) | {"required": required}
 
 
 def object_of(**properties: Schema) -> Schema:
