@@ -313,7 +313,6 @@ class ClientSession(Session):
 
     def _take_late_out(self, now: float) -> None:
         """Take frames that have no answer for LATE_S out of their windows."""
-        self._is_full = False
         while self._late_at() <= now:
             ref = next(iter(self._in_window))
             del self._in_window[ref]
@@ -361,10 +360,12 @@ class ClientSession(Session):
             self.pauses.end(now)
         while self._later and self._later[0][0] <= now:
             self.ask(heapq.heappop(self._later)[2])
-        if self._is_full:
-            self._take_late_out(now)
         if self.is_open and self._resume_at is None:
+            self._is_full = False
             self.gather(now)
+            if self._is_full and self._late_at() <= now:
+                self._take_late_out(now)
+                self.gather(now)
         return super().outgoing(now)
 
     def gather(self, now: float) -> None:
