@@ -267,7 +267,7 @@ class Enqueues:
                 message = (
                     f"the task is too large: the server takes messages of at most {self.limits.message_bytes} bytes"
                 )
-                chunk.call.finish(error=TooLarge(message, field="payload"))
+                line.popleft().call.finish(error=TooLarge(message, field="payload"))
         return places, room
 
 

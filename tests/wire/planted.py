@@ -25,7 +25,7 @@ class Bug(NamedTuple):
 
 
 _ORDER = "(exchange.number, exchange))\n\n    def put_off"
-_TOO_LONG = 'chunk.call.finish(error=TooLarge(message, field="payload"))'
+_TOO_LONG = 'line.popleft().call.finish(error=TooLarge(message, field="payload"))'
 _OPEN = "if self.is_open and self._resume_at is None:"
 _GROWS = "min(self.max_reconnect_s, RECONNECT_BASE_S * 2"
 _REPEATED = "self.session.settlements[self.line].extendleft(reversed(self.settlements))\n"
