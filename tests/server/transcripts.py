@@ -166,8 +166,9 @@ class Stage:
         await self.lose(name)
 
     async def pass_time(self, seconds: str) -> None:
-        """Let the queue's clock go on."""
+        """Let the queue's clock go on, until a server has done what is due then."""
         self.clock.move(self.clock.now_ms + int(seconds) * 1000, *self.servers)
+        await self.servers[-1].app.ticker._tick(QUEUE)
 
     async def stop(self) -> None:
         """Have the first server stop, as for SIGTERM, once it has read all that was sent."""
