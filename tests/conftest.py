@@ -96,8 +96,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Run three test processes on two cores: tests wait for other processes a third of their time."""
-    return max(2, 3 * len(os.sched_getaffinity(0)) // 2)
+    """Run two test processes on each core: tests wait for stores, servers and clocks about half of their time."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_configure(config: pytest.Config) -> None:
