@@ -66,7 +66,7 @@ def test_tenants_get_their_shares_of_worker_time_whatever_their_tasks_take(
     shop: Any, variables: dict[str, str], tmp_path: Path, operator: fairq.sync.OperatorClient
 ) -> None:
     record, weights = tmp_path / "record", {"one": 1.0, "two": 2.0, "three": 3.0}
-    for tenant, seconds, count in (("one", 0.05, 200), ("two", 0.02, 350), ("three", 0.01, 700)):
+    for tenant, seconds, count in (("one", 0.1, 150), ("two", 0.05, 450), ("three", 0.025, 1100)):
         operator.set_weight("times", tenant, weights[tenant])
         send(shop, tenant, "times", record, count, seconds)
 
