@@ -9,7 +9,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import orjson
-from attrs import astuple, define, evolve
+from attrs import astuple, define, evolve, field
 
 from fairq.errors import Deleting
 from fairq.io.scopes import run_all
@@ -30,6 +30,7 @@ from fairq.store.routes import everywhere, of_task, of_tasks, of_tenant
 from fairq.store.rows import dead_letter, task_state
 
 _PROGRESS_MS = 3_600_000
+_MAX_CLOCKS = 10_000  # of partitions, that are remembered
 _ACK = frozenset({"ack"})
 _action_of, _links_of = attrgetter("action"), attrgetter("links")
 _ack_args = attrgetter("action", "id", "lease", "result")
@@ -80,6 +81,8 @@ class Claim(NamedTuple):
 class TaskCalls(Calls):
     """All verbs about tasks."""
 
+    _ahead_ms: dict[str, int] = field(factory=dict, init=False)  # of partitions: their store's clock, of ours; at most
+
     @of_tenant
     async def enqueue(
         self,
@@ -127,11 +130,16 @@ class TaskCalls(Calls):
         given again and nothing new; if none is, this is a new claim.
         `covered`: enqueues that leave with it. Cancelled: the leases expire by themselves.
         """
-        args = (name, limit, "again" if again else "", wall_ms(), "" if slots is None else slots)
+        sent_ms = wall_ms()
+        args = (name, limit, "again" if again else "", sent_ms, "" if slots is None else slots)
         reply = await covered.send_with_claim(*args) if covered else None
         if reply is None:
             reply = await self._call("claim", queue, *args)
         now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, weight, competing, ids = reply[:CLAIM_HEAD]
+        if "/" in queue:  # as `is_partition`, in no call
+            if len(self._ahead_ms) >= _MAX_CLOCKS:
+                self._ahead_ms.clear()
+            self._ahead_ms[queue] = now_ms - sent_ms
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         intervals, alone = unpack_blocked_intervals(blocked), frozenset(map(bytes.decode, ids))
         leases = unpack_leases(reply)
@@ -171,8 +179,11 @@ class TaskCalls(Calls):
         at_once = LOOKS
         while True:
             some = settlements[len(outcomes) : len(outcomes) + at_once]
+            args = _settle_args(some)
+            if queue in self._ahead_ms:
+                args = [*args, "sent", max(0, wall_ms() + self._ahead_ms[queue])]
             try:
-                reply = await self._call("settle", queue, *_settle_args(some))
+                reply = await self._call("settle", queue, *args)
             except Deleting:
                 return ["gone"] * len(settlements)
             outcomes += map(bytes.decode, reply)  # type: ignore[arg-type]  # the store says no other words

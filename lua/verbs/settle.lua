@@ -8,6 +8,7 @@ local ARGUMENTS = {ack = 4, nack = 6, reject = 5, release = 5, reap = 3, lose = 
 -- Actions that are as much work as HEAVY_WORK others; so are a release with a delay, and all of tasks with options:
 local HEAVY = {nack = true, reject = true}
 local HEAVY_WORK, WORK_PER_CALL = 8, 300  -- beyond which a call leaves the rest to the next
+local LATE_MS = 1000  -- a call that took longer to come than clocks may differ
 
 -- Reads the number of a lease and, if it is part of the fence, how often the lease was taken over.
 local function read_fence(text)
@@ -23,14 +24,18 @@ local function read_action(action, delay)
   return HEAVY_WORK
 end
 
--- Reads the arguments of `settle`: the ids, where each settlement begins, the numbers, how often they were taken, and
--- what costs more than others.
+-- Reads the arguments of `settle`: the ids, where each settlement begins, the numbers, how often they were taken, what
+-- costs more than others, and when the call was sent, if it says so.
 local function read_settlements(args)
-  local ids, starts, numbers, taken, costs, at, n = {}, {}, {}, {}, {}, 3, 0
+  local ids, starts, numbers, taken, costs, at, n, sent = {}, {}, {}, {}, {}, 3, 0, nil
   while at <= #args do
     local action, number = args[at], tonumber(args[at + 2])
     local length = ARGUMENTS[action]
-    if not length then refuse('bad_request', 'action') end
+    if not length then
+      if action ~= 'sent' then refuse('bad_request', 'action') end
+      at, sent = at + 2, check_whole(args[at + 1], 'sent', 0, HORIZON_MS)
+      break
+    end
     n = n + 1
     if not number or number % 1 ~= 0 then number, taken[n] = read_fence(args[at + 2] or '') end
     ids[n] = args[at + 1]
@@ -40,13 +45,17 @@ local function read_settlements(args)
     at = at + length
   end
   if at ~= #args + 1 or n == 0 or n > TASKS_PER_CALL then refuse('bad_request', 'settlements') end
-  return ids, starts, numbers, taken, costs
+  return ids, starts, numbers, taken, costs, sent
 end
 
--- Reads the bundles of the leases and the options of the tasks. Marks settlements that cost more because of options.
-local function read_more(call, ids, numbers, costs)
-  leases.read_bundles(call, numbers)
-  if call.queue.tasks_with_options == 0 then return end
+-- Returns up to when the leases were worked on (nil: until now) if the call came late: the store stood still meanwhile.
+local function worked_until(call, sent)
+  local late = call.now - sent
+  return late > LATE_MS and call.at - late or nil
+end
+
+-- Reads the options of the tasks. Marks settlements that cost more because of options.
+local function read_options(call, ids, costs)
   local features = {}
   for i, id in ipairs(ids) do
     local lease = leases.lease_of(call, id)
@@ -71,7 +80,7 @@ end
 --   argv  per lease (at most 500): action, id, lease (its number; with a slash and how often it was taken over
 --         behind it that is part of the fence), and for ack: result (may be empty); for nack: delay_ms (may be empty),
 --         error, traceback (may be empty, and is kept if the task is dead); for release: delay_ms (may be empty),
---         error; for reject: error, traceback
+--         error; for reject: error, traceback; perhaps last of all: "sent", and when, by the store's clock
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: it was reaped, given to another, or its task ended otherwise)
 --         | "cancelled" (extended, but the task was cancelled: its owner shall stop);
@@ -79,12 +88,14 @@ end
 --         long it lasts (ms). Fewer than leases where those are too much for one call: the rest is unchanged.
 function drains.settle(keys, args)
   local call, outcomes = calls.open(keys, args), {}
-  local ids, starts, numbers, taken, costs = read_settlements(args)
+  local ids, starts, numbers, taken, costs, sent = read_settlements(args)
   leases.read_runs(call, ids)
-  read_more(call, ids, numbers, costs)
+  leases.read_bundles(call, numbers)
+  if call.queue.tasks_with_options > 0 then read_options(call, ids, costs) end
+  local settle, until_at = settlements.settle, sent and worked_until(call, sent)
   for n = 1, fitting(costs, #ids) do
     local first = starts[n]
-    outcomes[n] = settlements.settle(call, args[first], ids[n], numbers[n], taken[n], args, first)
+    outcomes[n] = settle(call, args[first], ids[n], numbers[n], taken[n], args, first, until_at)
   end
   if #call.touched > 0 or call.is_changed then settlements.close(call) end
   return outcomes

@@ -77,6 +77,7 @@ REFUSED: dict[str, Rows] = {
     },
     "settle": {
         "bad_request action": [("eat", "a", 1), ("ack", "leased", 1, "", "eat", "a", 1), ("", "a", 1)],
+        "bad_request sent": [("ack", "leased", 1, "", "sent", value) for value in ("", "soon", -1, 1.5)],
         "bad_request settlements": [
             (), ("ack", "a"), ("ack", "leased", 1, "", "nack", "b", 1, 0, ""), ("reject", "a", 1, ""),
             ("ack", "leased", 1), ("ack", "a", 1, "") * 501,

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from .calls import FORMATS, LEASE_MS, Leased, Queue
+from .calls import FORMATS, LEASE_MS, Leased, Queue, settle_args
 
 
 def leased(queue: Queue) -> Leased:
@@ -101,3 +101,18 @@ def test_a_lease_that_ends_after_the_unit_of_service_has_changed_is_charged_from
     account, _ = FORMATS["ACCOUNT"].unpack(packed)
     assert account["base"] == 7 / account["weight"]
     assert FORMATS["BOOKS"].unpack(account["books"])[0]["delivered"] == 7
+
+
+@pytest.mark.parametrize("action", ["ack", "nack", "reject", "release"])
+@pytest.mark.parametrize(
+    ("ago", "charged"), [(9_900, 100), (10_000, 1), (11_000, 1), (1_001, 8_999), (1_000, 10_000), (-50, 10_000)]
+)
+def test_a_settlement_that_came_late_is_charged_up_to_when_it_was_sent(
+    queue: Queue, action: str, ago: int, charged: int
+) -> None:
+    """The store stood still meanwhile. Clocks differ by less than a second."""
+    lease = leased(queue)
+    queue.advance(10_000)
+    args = settle_args([(action, "a", lease.lease, "", "", "")])
+    assert queue.call("settle", *args, "sent", queue.now - ago, random_values=struct.pack("<d", 0.5)) == [b"ok"]
+    assert queue.tenant("ada").delivered == charged

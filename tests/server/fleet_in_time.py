@@ -38,6 +38,7 @@ class Primary:
     """A node of the store. What is sent to it while it stands still is carried out later, perhaps too late."""
 
     is_away: bool = False
+    is_lost: bool = False  # a call has timed out, and nothing answers on a new connection while it stands still
     thawed: trio.Event = field(factory=trio.Event)
 
     def __attrs_post_init__(self) -> None:
@@ -84,7 +85,7 @@ class Cluster:
         """Carry out a call of the library. Raises: Unavailable, OutcomeUnknown."""
         await in_task()
         primary = self.home[place]
-        if primary.is_away:
+        if primary.is_away or (primary.is_lost and not primary.thawed.is_set()):
             raise Unavailable("no connection to the store")
         await trio.sleep(RTT_S / 2)
         done: list[T] = []
@@ -101,6 +102,7 @@ class Cluster:
             await answered.wait()
             await trio.sleep(RTT_S / 2)
         if not done:
+            primary.is_lost = not primary.thawed.is_set()
             raise OutcomeUnknown("the connection to the store was lost")
         return done[0]
 
@@ -265,8 +267,9 @@ class Server:
 
     async def settle(self, place: str, settlements: Sequence[Settlement]) -> list[str]:
         said = [(each.action, each.id, each.lease, None, "", "") for each in settlements]
+        sent_ms = START_MS + round(trio.current_time() * 1000)
         return await self.cluster.call(
-            place, lambda model, now_ms: model.settle(now_ms, iter(self.random.random, None), said)
+            place, lambda model, now_ms: model.settle(now_ms, iter(self.random.random, None), said, sent_ms)
         )
 
     async def give_back(self, place: str, leases: Sequence[tuple[str, int, int]], action: Any) -> None:

@@ -10,6 +10,7 @@ from fairq.model.queue.batches import Batching
 from fairq.model.queue.tasks import Run
 from fairq.model.queues import longest_wait_ms
 
+LATE_MS = 1_000
 _LOST = ("reap", "lose", "lose_alone")
 
 
@@ -21,10 +22,12 @@ class Settling(Batching):
         now: float,
         random_values: Iterator[float],
         settlements: Sequence[tuple[str, str, int | str, float | None, str, str]],
+        sent: float = math.inf,
     ) -> list[str]:
-        """End or extend leases, each fenced by (id, lease)."""
+        """End or extend leases, each fenced by (id, lease); `sent`: when, if it was more than LATE_MS ago."""
         now = self.open(now)
-        outcomes = [self.settle_one(*settlement, now, random_values) for settlement in settlements]
+        until = sent if now - sent > LATE_MS else math.inf
+        outcomes = [self.settle_one(*settlement, now, random_values, until) for settlement in settlements]
         if any(outcome not in ("gone", "stale") for outcome in outcomes):
             self.finish_batches(now)
             self.close(now)
@@ -57,15 +60,15 @@ class Settling(Batching):
             outcome = "cancelled" if run.state == "stopping" else "ok"
             return outcome + (f" {run.takeovers} {run.lasts}" if action == "take" else "")
         if action == "ack":
-            self.end_lease(id, run, "settled", now, True).done += 1
+            self.end_lease(id, run, "settled", until, True).done += 1
             self.forget(id, run, "done", now, said)
         elif run.state == "stopping":
             self.end_lease(id, run, "settled", until)
             self.forget(id, None if action in _LOST else run, "cancelled", now)
         elif action == "nack":
-            self.nack(id, run, delay, said, traceback, now, random_values)
+            self.nack(id, run, delay, said, traceback, now, random_values, until)
         elif action == "reject":
-            self.end_lease(id, run, "settled", now, True)
+            self.end_lease(id, run, "settled", until, True)
             self.note_error(id, run, said)
             self.tell_of(id, "failed", now, run.attempt, run.error)
             self.bury(id, "rejected", now, traceback)
@@ -124,10 +127,18 @@ class Settling(Batching):
         self.put_ready(t, id, at_head=True)
 
     def nack(
-        self, id: str, run: Run, delay: float | None, error: str, traceback: str, now: float, random: Iterator[float]
+        self,
+        id: str,
+        run: Run,
+        delay: float | None,
+        error: str,
+        traceback: str,
+        now: float,
+        random: Iterator[float],
+        until: float,
     ) -> None:
         """Send a task to its next attempt, or to the dead letters."""
-        t = self.end_lease(id, run, "settled", now, True)
+        t = self.end_lease(id, run, "settled", until, True)
         self.note_error(id, run, error)
         self.tell_of(id, "failed", now, run.attempt, run.error)
         if run.is_last:
