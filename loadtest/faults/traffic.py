@@ -12,7 +12,7 @@ import trio
 from attrs import define, field
 
 import fairq
-from fairq.errors import FairqError
+from fairq.errors import BadRequest, FairqError
 from loadtest.faults.app import QUEUE
 from loadtest.faults.history import Enqueued, History
 from loadtest.faults.http_worker import QUEUE as HTTP_QUEUE
@@ -51,12 +51,14 @@ class Traffic:
             options["delay"] = self.draws.uniform(0.1, 3)
         elif kind < 0.5:
             options["expires_in"] = self.draws.uniform(0.5, 6)
-            options["delay"] = self.draws.uniform(0, options["expires_in"])
+            options["delay"] = self.draws.uniform(0, 0.9 * options["expires_in"])  # else a server refuses it
         payload = {"ms": self.draws.uniform(1, 80), "fails": int(0.5 <= kind < 0.6)}
         start_at, gives_up, fault = sent_at + options.get("delay", 0.0), self.draws.random() < 0.1, self.history.fault
         while True:
             try:
                 await client.enqueue(queue, payload, id=id, timeout=5, **options)
+            except BadRequest:
+                raise
             except FairqError:
                 if gives_up:
                     self.history.enqueued.append(Enqueued(id, False, start_at, fault=fault))
