@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
+import trio
 from attrs import asdict
 from cyclopts import App, Parameter
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fairq.client.operator import OperatorClient
+    from fairq.model.operator_views import QueueRow
 
 queues = App(name="queues", help="List queues, change settings and limits, pause, resume, repair, purge and delete.")
 
@@ -47,7 +49,11 @@ _COLUMNS = columns_of(
     "queue", "ready", "pending", "delayed", "leased", "dead", "done", "expired", "workers", "takers", "slots", "kept",
     "idle", "share", "is_paused", "is_closed", "made_by", "is_repairing", "is_unavailable", takers="taken",
 )  # fmt: skip
-_PLACES = columns_of("partition", "primary", "weight", "ready", "pending", "delayed", "leased", "dead")
+_PLACES = columns_of(
+    "partition", "primary", "weight", "lag_s", "ready", "pending", "delayed", "leased", "dead", "cpu_part",
+    lag_s="lag (s)", cpu_part="primary's CPU",
+)  # fmt: skip
+_CPU_S = 1.0  # for so long the CPU time of primaries is watched
 _RARE = (
     "pending", "delayed", "dead", "expired", "kept", "is_paused", "is_closed", "made_by", "is_repairing",
     "is_unavailable",
@@ -88,20 +94,45 @@ def show(queue: str, *, json: Json = False, server: Server | None = None) -> Non
 
     Example: `fairq queues show emails`
     """
-    rows = run_with(server, lambda client: client.queues(queue))
-    if not rows or not rows[0].made_at_ms:
-        raise NotFound(f"there is no queue {queue}", field="queue")
-    settings = rows[0].settings
+    row, places = run_with(server, lambda client: _look(client, queue, counts_cpu=not json))
+    settings = row.settings
     if json:
-        print_json(asdict(rows[0]))
+        print_json(asdict(row))
         return
     table = [{"setting": name, "value": value, "default": _DEFAULTS[name]} for name, value in _shown(settings).items()]
     print_rows(f"queue {queue}", columns_of("setting", "value", "default"), table, empty="")
     print(_say_retries(settings))
-    if places := [asdict(each) for each in rows[0].places]:
+    if places:
         print_rows("partitions", _PLACES, places, empty="")
-    if rows[0].away:
-        print(say_away(queue, rows[0].away))
+    if row.away:
+        print(say_away(queue, row.away))
+
+
+async def _look(client: OperatorClient, queue: str, *, counts_cpu: bool) -> tuple[QueueRow, list[dict[str, Any]]]:
+    """Read a queue, and rows for its partitions; the CPU of a primary is counted between two readings."""
+    row = await _read(client, queue)
+    if not row.places or not counts_cpu:
+        return row, []
+    before, began = {each.partition: each.store_cpu_s for each in row.places}, trio.current_time()
+    await trio.sleep(_CPU_S)
+    row = await _read(client, queue)
+    seconds, places = trio.current_time() - began, []
+    for each in row.places:
+        used = _difference(before.get(each.partition), each.store_cpu_s)
+        places.append(asdict(each) | {"cpu_part": None if used is None else used / seconds})
+    return row, places
+
+
+def _difference(first: float | None, last: float | None) -> float | None:
+    """Return by how much a counter has grown; None if that is not known, or it began anew."""
+    return None if first is None or last is None or last < first else last - first
+
+
+async def _read(client: OperatorClient, queue: str) -> QueueRow:
+    rows = await client.queues(queue)
+    if not rows or not rows[0].made_at_ms:
+        raise NotFound(f"there is no queue {queue}", field="queue")
+    return rows[0]
 
 
 def _say_retries(settings: QueueSettings) -> str:

@@ -16,7 +16,11 @@ Takers = Literal["", "some", "none", "unknown"]
 
 @frozen
 class PartitionRow:
-    """A partition of a queue: its name, the primary that has it, and its counts; `weight`: of tenants that compete."""
+    """A partition of a queue: its name, the primary that has it, and its counts; `weight`: of tenants that compete.
+
+    `lag_s`: by how much worker time it is behind its part, at all servers; negative: it is ahead. `store_cpu_s`: CPU
+    time of its primary's main thread since it began. None: not known.
+    """
 
     partition: str
     primary: str
@@ -26,6 +30,8 @@ class PartitionRow:
     delayed: int
     leased: int
     dead: int
+    lag_s: float | None = None
+    store_cpu_s: float | None = None
 
 
 @frozen(kw_only=True)

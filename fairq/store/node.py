@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import hiredis
@@ -61,6 +61,12 @@ pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore
 def read_info(reply: bytes) -> dict[str, str]:
     """Read a node's answer to INFO."""
     return dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
+
+
+def cpu_of(info: Mapping[str, str]) -> float | None:
+    """Return the CPU time that a node's main thread has used since it began, in seconds; None if INFO lacks it."""
+    used = [info.get(f"used_cpu_{mode}_main_thread") for mode in ("user", "sys")]
+    return sum(map(float, filter(None, used))) if all(used) else None
 
 
 async def connect(address: Address) -> tuple[trio.abc.Stream, hiredis.Reader]:

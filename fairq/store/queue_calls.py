@@ -24,6 +24,7 @@ from fairq.store.calls import LOOKS, Calls, wall_ms
 from fairq.store.counts import QueueCounts
 from fairq.store.merging import by_name, chained, first, longest, one_history, one_queue, sums
 from fairq.store.migrations import PARTITIONS, migrate
+from fairq.store.node import cpu_of, read_info
 from fairq.store.partitions import place_in
 from fairq.store.records import pack_waits, unpack_opening_hours, unpack_slot
 from fairq.store.routes import (
@@ -84,14 +85,16 @@ class QueueCalls(Calls):
         places = await self.registry.places(queue)
         if len(places) == 1:
             return []
-        away: Away = {}
-        found = await everywhere(QueueCalls.numbers, self, places, away=away)
-        here = [place for place in places if place not in away]
-        return [self._partition_row(place, numbers) for place, numbers in zip(here, found, strict=True)]
+        return await everywhere(QueueCalls._partition_row, self, places, away={})
 
-    def _partition_row(self, place: str, numbers: Mapping[str, float]) -> PartitionRow:
+    async def _partition_row(self, place: str) -> PartitionRow:
+        numbers = await self.numbers(place)
         counts = {name: int(numbers[name]) for name in _HELD}
-        return PartitionRow(partition_of(place), self.primary_of(place), numbers["weight_sum"] / 1000, **counts)
+        owner = self.connection.owner(keys.queue_prefix(place))
+        cpu_s = cpu_of(read_info(await owner.call("INFO", "cpu"))) if owner else None
+        return PartitionRow(
+            partition_of(place), self.primary_of(place), numbers["weight_sum"] / 1000, **counts, store_cpu_s=cpu_s
+        )
 
     def primary_of(self, place: str) -> str:
         """Return the address of the primary that has a place, as far as known; else an empty text."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fairq.model.places import partition_of
@@ -38,6 +40,17 @@ def test_an_empty_queue_is_deleted(commands: Commands) -> None:
     commands.enqueue("emails", "1")
     done = commands("queues", "delete", "emails", "--purge", "--yes", "--json")
     assert (done.code, done.json) == (0, {"queue": "emails", "contents": {"ready": 1}})
+
+
+def test_partitions_are_shown_with_their_primary_and_its_cpu(commands: Commands) -> None:
+    assert commands("queues", "set", "imports", "partitions=3").code == 0
+    for n in range(9):
+        commands.enqueue("imports", "1", name=f"t{n}")
+    rows = commands("queues", "show", "imports", "--json").json["places"]
+    assert [(row["ready"] > 0, row["store_cpu_s"] > 0, row["lag_s"]) for row in rows] == [(True, True, 0.0)] * 3
+    shown = commands("queues", "show", "imports").out.replace("│", " ")
+    for row in rows:
+        assert re.search(rf"{row['partition']} +{re.escape(row['primary'])} .* [0-9.]+ %", shown), shown
 
 
 def test_queues_and_tenants_that_cannot_be_read_are_named(

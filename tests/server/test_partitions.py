@@ -15,6 +15,7 @@ import fairq
 from fairq.errors import Unavailable
 from fairq.model.checks import owner_of
 from fairq.model.places import partition_of
+from fairq.server.engine.net.questions import LAGS
 from fairq.server.run import Served
 from fairq.store import keys, library
 from fairq.store.migrations import NEW
@@ -162,6 +163,44 @@ async def test_two_servers_share_the_partitions(server_store: str) -> None:
             await wait_until(lambda: len(ran) >= len(tasks))
             nursery.cancel_scope.cancel()
         assert Counter(ran) == Counter(task.id for task in tasks)
+
+
+async def test_a_partitions_lag_is_counted_over_all_servers(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both workers run a task, of one partition or of two; the third is due a third of their time, and gets none."""
+
+    async def are_listed() -> bool:
+        return len(await one.app.store.workers.servers()) == 2
+
+    async with running(server_store) as one, running(server_store) as two:
+        places = await one.app.store.registry.make(Q, "", partitions=3)
+        homes = {place_in(places, each): each for each in TENANTS}
+        async with (
+            raw(one, PRODUCER) as producer,
+            raw(one, WORKER) as first,
+            raw(two, WORKER) as second,
+            raw(one, OPERATOR) as operator,
+        ):
+            await first.attach(Q, name="a")
+            await second.attach(Q, name="b")
+            began = trio.current_time()
+            tasks = [{"tenant": each, "id": f"{n}", "payload": 1} for each in homes.values() for n in range(9)]
+            await producer.ask("enqueue", queue=Q, tasks=tasks)
+            ran = {place_in(places, owner_of(each["full_id"])) for w in (first, second) for each in await w.pushed()}
+            for served in (one, two):
+                await wait_until(lambda: len(served.app.queues.accounts.waiting(places)) == 3)  # noqa: B023
+            await wait_until(are_listed)
+            known = trio.current_time()
+            await trio.sleep(0.2)
+            sent = trio.current_time()
+            (row,) = (await operator.ask("queues", queue=Q))["queues"]
+            lags = {f"{Q}/{each['partition']}": each["lag_s"] for each in row["places"]}
+            assert sum(lags.values()) == pytest.approx(0, abs=1e-6)
+            (due, *_) = {round(lag, 6) for place, lag in lags.items() if place not in ran}
+            assert 2 / 3 * (sent - known) <= due <= 2 / 3 * (trio.current_time() - began)
+            assert all(lags[place] < 0 for place in ran)
+            monkeypatch.delitem(two.app.questions.answers, LAGS)  # it is of an older version
+            (row,) = (await operator.ask("queues", queue=Q))["queues"]
+            assert {each["lag_s"] for each in row["places"]} == {None}
 
 
 def take_away(served: Served, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:

@@ -50,6 +50,23 @@ def test_queues_that_wait_get_their_weight_of_the_time_whatever_their_tasks_take
     assert of.idle_s < 0.01 * slots * of.now
 
 
+@given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0, 1_000)), min_size=1, max_size=12))
+def test_a_partitions_lag_is_its_part_of_the_time_less_what_it_was_given(of: list[tuple[float, float]]) -> None:
+    accounts, names = QueueAccounts(), [f"q/{n}" for n in range(len(of))]
+    accounts.join([*names, "other"])
+    for name, (weight, _) in zip(names, of, strict=True):
+        accounts.set_waiting(name, True, 0.0)
+        accounts.charge(name, 1, 0.0, 0.0)
+        accounts.set_weight(name, 1.0, 0.0, weight)
+    for name, (weight, _) in zip(names, of, strict=True):
+        accounts.set_weight(name, 1.0, 0.0, weight)  # its part is known when all weights are
+    for name, (_, given_s) in sorted(zip(names, of, strict=True), key=lambda each: each[1][1]):
+        accounts.charge(name, -1, 0.0, given_s)
+    whole_s, weights = sum(s for _, s in of), sum(weight for weight, _ in of)
+    due = {name: whole_s * weight / weights - s for name, (weight, s) in zip(names, of, strict=True)}
+    assert accounts.lags("q", 1_000.0) == pytest.approx(due, abs=1e-6)
+
+
 @pytest.mark.parametrize("slots", [1, 4, 10])
 def test_five_queues_from_10_ms_to_1_s(slots: int) -> None:
     lengths = {"a": 0.01, "b": 0.04, "c": 0.1, "d": 0.3, "e": 1.0}

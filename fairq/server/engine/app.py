@@ -11,17 +11,18 @@ from __future__ import annotations
 import platform
 import secrets
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
 import structlog
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from fairq.errors import Retryable
-from fairq.model.operator_views import Takers
+from fairq.io.turns import turn_time
+from fairq.model.operator_views import PartitionRow, Takers
 from fairq.model.waiting import WAIT_CAUSES, Report
 from fairq.model.workers import SilentWorker
 from fairq.server.engine.attempts import AttemptSearch
@@ -29,7 +30,7 @@ from fairq.server.engine.leases import GIVE_BACK_S, Leases
 from fairq.server.engine.net.auth import Auth
 from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.net.lease_holders import LeaseHolders
-from fairq.server.engine.net.questions import QUEUES, WAITS, Questions
+from fairq.server.engine.net.questions import LAGS, QUEUES, WAITS, Questions
 from fairq.server.engine.net.refusals import Refusals
 from fairq.server.engine.net.revocations import Revocations
 from fairq.server.engine.net.token_uses import TokenUses
@@ -98,6 +99,7 @@ class App:
         self.lease_holders = LeaseHolders(self.leases.owners, self.questions, self.nursery)
         self.attempts = AttemptSearch(self.store, self.questions, self.leases)
         self.questions.answers[QUEUES] = lambda queues: [each for each in queues if self.queues.is_taken_here(each)]
+        self.questions.answers[LAGS] = lambda queue: self.queues.accounts.lags(queue, turn_time())
         self.questions.answers[WAITS] = lambda asked: self.queues.last_waits(*asked)
 
     async def start(self) -> None:
@@ -158,6 +160,20 @@ class App:
             for queue in each.queues:
                 found[queue].append(worker)
         return found
+
+    async def partitions(self, queue: str) -> list[PartitionRow]:
+        """Describe the partitions of a queue that answer, if it has several; a lag needs the answers of all servers."""
+        rows = await self.store.partitions(queue)
+        try:
+            answers, unanswered = await self.questions.ask(LAGS, queue) if rows else ({}, set())
+        except Retryable:
+            return rows
+        if unanswered:
+            return rows
+        lags: Counter[str] = Counter()
+        for answer in answers.values():
+            lags.update(answer)
+        return [evolve(row, lag_s=lags[f"{queue}/{row.partition}"]) for row in rows]
 
     async def wait_reports(self, queue: str, tenants: Sequence[str]) -> dict[str, Report]:
         """Report for how long tenants' last tasks had waited, and for what, at all servers."""

@@ -197,6 +197,16 @@ class QueueAccounts:
         """Return which of these queues wait."""
         return [name for name in queues if self._queues[name].waits]
 
+    def lags(self, queue: str, now: float) -> dict[str, float]:
+        """Return by how much worker time each partition of a queue that waits is behind its part, in seconds.
+
+        Together they are 0: those that are ahead have negative ones.
+        """
+        of = {name: each for name, each in self._queues.items() if each.waits and queue_of(name) == queue}
+        weight = sum(each.weight for each in of.values())
+        mean = sum(each.at(now) * each.weight for each in of.values()) / weight if of else 0.0
+        return {name: (mean - each.at(now)) * each.weight for name, each in of.items()}
+
     def divide(self, free: int, slots: int, queues: Sequence[str], now: float) -> dict[str, int]:
         """Divide the free ones of some slots among queues that wait: they go to the one furthest behind by then."""
         of = {name: self._queues[name] for name in queues}

@@ -13,6 +13,7 @@ missing answer is not a "no".
 | DRAIN | name, attached at least so many s ago | how many workers it has dismissed |
 | ATTEMPTS | queue, fields of AttemptFilter, count | attempts that run, and that ended: [fields of Seen, worker], ... |
 | QUEUES | queue, ... | those that its workers take tasks of |
+| LAGS | queue | by how much worker time it has each partition behind its part: {place: s} |
 | WAITS | queue, tenants | of each tenant, what its last starts had waited for: [[ms of each cause], ...], ... |
 """
 
@@ -32,7 +33,8 @@ from fairq.store.store import Store
 log = structlog.get_logger("fairq.server")
 
 ANSWER_S = 0.5  # how long a question waits for answers
-HOLDERS, WORKER, DRAIN, ATTEMPTS, QUEUES, WAITS = "holders", "worker", "drain", "attempts", "queues", "waits_of"
+HOLDERS, WORKER, DRAIN, ATTEMPTS = "holders", "worker", "drain", "attempts"
+QUEUES, LAGS, WAITS = "queues", "lags", "waits_of"
 
 
 class Answers(NamedTuple):

@@ -59,7 +59,7 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
         counts["silent"] = [asdict(each) for each in silent.get(queue, ())][:MAX_SILENT]
         counts["away"] = app.store.away_rows(place for place in away if queue_of(place) == queue)
         if request.queue is not None:
-            counts["places"] = [asdict(each) for each in await app.store.partitions(queue)]
+            counts["places"] = [asdict(each) for each in await app.partitions(queue)]
         rows.append({**asdict(state), **counts})
     waiting = [row["queue"] for row in rows if row["ready"] or row["pending"] or row["delayed"]]
     takers = {queue: "some" for queue in waiting if app.queues.is_taken_here(queue)}
