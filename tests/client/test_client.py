@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import trio.testing
 
 import fairq
 from fairq.client.driver import Driver
-from fairq.errors import BadRequest, FairqError, SettingsError, TooLarge
+from fairq.errors import BadRequest, FairqError, SettingsError
 from fairq.server.run import Served
 from fairq.wire.client_session import ClientSession
 from tests import stores
@@ -55,40 +54,6 @@ async def test_an_expiry_may_count_from_the_start(
         clock.move(began + 62_999, served)
         (task,) = await worker.pushed()
         assert (task["id"], task["expires_at_ms"] - began) == (moved.id, 63_000)
-
-
-async def test_a_mistake_is_reported_before_anything_is_sent() -> None:
-    cases: list[tuple[dict[str, Any], type[FairqError], str]] = [
-        ({"queue": "Emails"}, BadRequest, "queue"),
-        ({"payload": {1, 2}}, BadRequest, "payload"),
-        ({"payload": "x" * (16 << 20)}, TooLarge, "payload"),
-        ({"payload": 1 << 70}, BadRequest, "payload"),
-        ({"id": "a b"}, BadRequest, "id"),
-        ({"delay": 40_000_000}, BadRequest, "delay"),
-        ({"start_at": datetime(2030, 1, 1)}, BadRequest, "start_at"),  # without a time zone
-        ({"expires_at": float("inf")}, BadRequest, "expires_at"),
-        ({"delay": 1, "start_at": 1}, BadRequest, "start_at"),
-        ({"delay": 2, "expires_in": 1}, BadRequest, "expires_in"),
-        ({"expires_in": 1, "expires_after_start": 1}, BadRequest, "expires_after_start"),
-        ({"expires_at": 1, "expires_after_start": 1}, BadRequest, "expires_after_start"),
-        ({"max_attempts": 1.5}, BadRequest, "max_attempts"),
-        ({"events": "yes"}, BadRequest, "events"),
-        ({"replace": True}, BadRequest, "replace"),  # without a key
-        ({"replace": True, "dedupe_key": "k", "batch": "b"}, BadRequest, "replace"),
-    ]
-    for options, error, field in cases:
-        with case(options, error, field):
-            call = {"queue": "emails", "payload": 1, **options}
-            async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
-                with raises_for(field, error):
-                    await client.enqueue(call.pop("queue"), call.pop("payload"), **call)
-
-
-async def test_ids_and_payloads_must_be_as_many() -> None:
-    async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
-        with raises_for("ids"):
-            await client.enqueue_many("emails", [1, 2], ids=["a"])
-        assert await client.enqueue_many("emails", []) == []
 
 
 async def test_a_task_whose_window_is_over_is_refused(served: Served) -> None:

@@ -35,6 +35,7 @@ async def test_what_is_enqueued_is_there_in_its_order(api: Api, service: Service
         assert [state.state for state in found] == ["ready"] * 1_234 + ["unknown", "ready"]
         assert await client.reschedule("emails", [*ids, "nobody"], delay=60) == ["ok"] * 1_234 + ["gone"]
         assert await client.cancel("emails", ["nobody", *ids]) == ["gone"] + ["ok"] * 1_234
+        assert await client.enqueue_many("emails", []) == []
         assert await client.tasks("emails", []) == await client.cancel("emails", []) == []
         with pytest.raises(BadRequest, match="queue"):
             await client.tasks("Emails", [])

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 import fairq
-from fairq.errors import BadRequest
 from fairq.server.run import Served
 from tests.server.harness import WORKER, raw
 from tests.store.waiting import wait_until
@@ -21,8 +18,6 @@ async def test_equal_payloads_are_one_task_whatever_the_order_of_their_keys(serv
     first, second, third = await ada.enqueue_many("emails", payloads, dedupe_payload=True)
     assert (second.id, second.is_duplicate) == (first.id, True)
     assert not third.is_duplicate
-    with pytest.raises(BadRequest, match="not both"):
-        await ada.enqueue("emails", 1, dedupe_payload=True, dedupe_key="k")
 
 
 async def test_a_delayed_task_is_started_now_or_later(served: Served, ada: fairq.Client) -> None:
