@@ -216,20 +216,6 @@ def check_only_answer(read: bytes, status: int, code: str) -> None:
     assert json.loads(body)["code"] == code
 
 
-@pytest.mark.parametrize(
-    ("sent", "status", "code"),
-    [
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "wrong_version"),
-        (b"*1\r\n$4\r\nPING\r\n\r\n", 400, "bad_request"),
-        (b"GET / HTTP/1.1\r\nA: " + b"b" * 100_000, 431, "head_too_large"),
-    ],
-)
-async def test_a_head_that_cannot_be_read_is_answered_once(served: Served, sent: bytes, status: int, code: str) -> None:
-    async with serving(served.store_url) as other, plain(other) as stream:
-        await stream.send_all(sent)
-        check_only_answer(await read_all(stream), status, code)
-
-
 async def test_a_head_of_another_version_is_answered_under_its_id_and_without_a_body_if_it_asks_for_none(
     served: Served,
 ) -> None:
@@ -241,11 +227,8 @@ async def test_a_head_of_another_version_is_answered_under_its_id_and_without_a_
 
 NOISE: list[bytes] = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
-    b"GET / HTTP/1.1\r\n" + b"A: " + b"b" * 100_000 + b"\r\n\r\n",
-    b"*1\r\n$4\r\nPING\r\n\r\n",
     b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     b"POST /v1/queues/q/tasks HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9),
     head("GET", "/v1/ws", Connection="Upgrade", Upgrade="websocket", Sec_WebSocket_Version="13",
          Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25jZQ=="),
     head("GET", "/v1/ws", Connection="Upgrade", Upgrade="websocket", Sec_WebSocket_Version="13",
@@ -265,15 +248,6 @@ async def test_noise_ends_only_its_own_connection(served: Served) -> None:
                 assert b" 200 " not in answer[:20], answer
                 assert b" 500 " not in answer[:20], answer
         await check_healthy(served)
-
-
-async def test_an_offer_of_http2_is_ignored(served: Served) -> None:
-    async with plain(served) as stream:
-        offer = head(
-            "GET", "/v1/queues/q/next", Connection="Upgrade, HTTP2-Settings", Upgrade="h2c", HTTP2_Settings="AAMA"
-        )
-        await stream.send_all(offer)
-        assert (await read_until(stream, b'{"tasks":[]}')).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_an_address_has_so_many_connections_websockets_among_them(
