@@ -162,18 +162,6 @@ async def test_links_arrive_at_once_and_wake_a_worker_of_their_queue(served: Ser
         assert (await served.app.store.queue("next")).enqueued == 3, "a repeated settlement links nothing"
 
 
-@pytest.mark.usefixtures("no_polls")
-async def test_what_a_handler_puts_off_starts_when_it_is_due(worker: Raw, ada: Raw, operator: Raw) -> None:
-    await operator.ask("configure", queue="q", settings={"lease_ms": 600_000})  # a tick follows a lease's end, too
-    await worker.attach("q", "next", credit=5)
-    task = await leased(worker, ada)
-    assert await derive(worker, lease_of(task), delay_ms=50) == ["ok"]
-    assert [task["id"] for task in await worker.pushed()] == ["derived"]
-    link = {"queue": "q", "id": "link", "payload": 1, "delay_ms": 50}
-    assert await worker.settle("q", "ack", task, links=[link]) == ["ok"]
-    assert [task["id"] for task in await worker.pushed()] == ["link"]
-
-
 @pytest.mark.parametrize("point", ["are_leased", "enqueue", "settle"])
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 async def test_an_attempt_that_is_made_again_loses_and_doubles_no_link(

@@ -19,7 +19,6 @@ from fairq.server.run import Served
 from fairq.store.store import Store
 from tests.store.waiting import wait_until
 
-from .clock import StoreClock
 from .harness import WORKER, Raw, daily, raw, running, tenant
 
 MARS = "12:00-15:00 Mars/Olympus"
@@ -55,20 +54,6 @@ async def test_who_sets_windows_is_heard_by_workers_at_once(
     assert (await operator.ask("set_opening_hours", queue="q", tenant="ada", opening_hours=""))["previous"] == shut
     (task,) = await worker.pushed()
     assert task["id"] == "a"
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_the_server_at_which_hours_were_set_looks_when_they_open(
-    worker: Raw, ada: Raw, operator: Raw, store_clock: StoreClock
-) -> None:
-    await worker.attach("q", credit=5)
-    await worker.quiet()
-    text, opens_at = daily(store_clock.now_ms, 60, 120), (store_clock.now_ms // 60_000 + 60) * 60_000
-    store_clock.now_ms = opens_at - 100
-    await operator.ask("set_opening_hours", queue="q", opening_hours=text)
-    await ada.enqueue("q", ["a"])
-    store_clock.now_ms = opens_at
-    assert [task["id"] for task in await worker.pushed()] == ["a"]
 
 
 def changed(logs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:

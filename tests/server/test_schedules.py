@@ -89,26 +89,6 @@ async def test_a_fire_makes_no_task_while_that_of_an_earlier_one_runs(
     assert task["start_at_ms"] == first + 3000
 
 
-@pytest.mark.usefixtures("no_polls")
-async def test_a_schedule_fires_when_it_is_due_and_not_before(worker: Raw, ada: Raw) -> None:
-    await worker.attach("q", credit=10)
-    (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
-    (task,) = await worker.pushed()
-    assert (task["id"], task["name"]) == (f"every-{first}", "every")
-    assert task["start_at_ms"] == first <= time.time() * 1000
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_a_schedule_that_is_resumed_fires_when_it_is_due(worker: Raw, ada: Raw, store_clock: StoreClock) -> None:
-    await worker.attach("q", credit=10)
-    (first, *_) = (await ada.ask("schedule", **{**EVERY, "every_ms": 3_600_000}))["fires_at_ms"]
-    await ada.ask("set_schedule_paused", paused=True, queue="q", name="every")
-    store_clock.now_ms = first - 100
-    await ada.ask("set_schedule_paused", paused=False, queue="q", name="every")
-    store_clock.now_ms = first
-    assert [task["start_at_ms"] for task in await worker.pushed()] == [first]
-
-
 async def test_with_many_servers_each_fire_is_one_task(
     server_store: str, store_clock: StoreClock, one: Served, two: Served
 ) -> None:
