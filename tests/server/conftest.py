@@ -131,6 +131,12 @@ async def bob(served: Served) -> AsyncIterator[Raw]:
 @pytest.fixture
 async def worker(served: Served) -> AsyncIterator[Raw]:
     """A worker's connection."""
+@pytest.fixture(params=["the same server", "another server"])
+def either(request: pytest.FixtureRequest, one: Served, two: Served) -> Served:
+    """A server of the store of `one`: that one, and the other one."""
+    return one if request.param == "the same server" else two
+
+
     async with raw(served, WORKER) as client:
         yield client
 

@@ -19,7 +19,6 @@ from tests.store.waiting import wait_until
 from .harness import OPERATOR, WORKER, Raw, lease_of, raw, tenant
 
 LOST = "tasks of a silent worker were lost"
-WHERE = pytest.mark.parametrize("where", ["the same server", "another server"])
 
 
 @pytest.fixture(autouse=True)
@@ -62,12 +61,11 @@ async def hold(served: Served, worker: Raw, ids: list[str], lease_ms: int = 3_60
     return await worker.pushed(len(ids))
 
 
-@WHERE
 async def test_a_silent_worker_is_reported_and_gets_no_tasks_until_it_is_heard_again(
-    where: str, one: Served, two: Served
+    one: Served, either: Served
 ) -> None:
     with capture_logs() as lines:
-        async with raw(one, WORKER) as worker, raw(one if "same" in where else two, OPERATOR) as operator:
+        async with raw(one, WORKER) as worker, raw(either, OPERATOR) as operator:
             await hold(one, worker, ["a", "b"])
             await wait_for_row(operator, lambda row: row.get("silent_ms") == 0)
             let_pass(one, SILENT_S)
@@ -98,19 +96,15 @@ async def test_tasks_that_a_silent_worker_lost_are_counted(one: Served, operator
             await wait_until(lambda: sum(line["tasks"] for line in lines if line["event"] == LOST) == 3)
 
 
-@WHERE
 @pytest.mark.parametrize("end", ["it is back", "another has its name", "it is drained", "it is long ago"])
-async def test_one_that_timed_out_stays_until_its_name_is_gone_for_good(
-    end: str, where: str, one: Served, two: Served
-) -> None:
-    other = one if "same" in where else two
-    async with raw(other, OPERATOR) as operator:
+async def test_one_that_timed_out_stays_until_its_name_is_gone_for_good(end: str, one: Served, either: Served) -> None:
+    async with raw(either, OPERATOR) as operator:
         async with raw(one, WORKER) as worker:
             tasks = await hold(one, worker, ["a", "b"])
             let_pass(one, TIMEOUT_S)
             await worker.closed()
         await wait_until(lambda: bool(one.app.worker_registry.silent.kept))
-        await wait_until(lambda: other.app.queues.count_slots("q") == 0)
+        await wait_until(lambda: either.app.queues.count_slots("q") == 0)
         await wait_for_row(operator, lambda row: row.get("silent_ms") and row["held"] == 2)
         running_ones = (await operator.ask("attempts", queue="q"))["running"]
         assert {each["worker"] for each in running_ones} == {"mill"}
@@ -118,10 +112,10 @@ async def test_one_that_timed_out_stays_until_its_name_is_gone_for_good(
         assert ([each["silent_ms"] > 0 for each in found["workers"]], len(found["tasks"])) == ([True], 2)
         (row,) = (await operator.ask("queues", queue="q"))["queues"]
         assert (row["workers"], [each["held"] for each in row["silent"]]) == (0, [2])
-        page = (await Metrics(other.app, Health(other.app)).page()).decode()
+        page = (await Metrics(either.app, Health(either.app)).page()).decode()
         for line in ('fairq_workers_silent{queue="q"} 1.0', 'fairq_workers{queue="q"} 0.0'):
             assert line in page
-        async with raw(other, WORKER) as again:
+        async with raw(either, WORKER) as again:
             match end:
                 case "it is back":
                     leases = [lease_of(task) for task in tasks]
@@ -135,7 +129,7 @@ async def test_one_that_timed_out_stays_until_its_name_is_gone_for_good(
                     let_pass(one, KEEP_S)
             await wait_until(lambda: not one.app.worker_registry.silent.kept)
             await wait_for_row(operator, lambda row: not row.get("silent_ms"))
-            assert not one.app.leases.owners or where.startswith("the same")
+            assert not one.app.leases.owners or either is one
 
 
 async def test_a_server_that_knows_no_silence_is_understood(served: Served, operator: Raw) -> None:

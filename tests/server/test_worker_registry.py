@@ -41,9 +41,8 @@ async def holding(
     return {task["id"]: task["lease"] for task in tasks}
 
 
-@pytest.mark.parametrize("where", ["the same server", "another server"])
 async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(
-    where: str, monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
+    monkeypatch: pytest.MonkeyPatch, one: Served, either: Served
 ) -> None:
     """Nothing comes back from the dead one, not even an answer to the server's good-bye; and it had room for more."""
     for limit in ("server.engine.net.socket_connection.END_S", "server.engine.net.transport.CLOSE_S"):  # the answer
@@ -51,7 +50,7 @@ async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(
     async with (
         open_proxy(one.port) as proxy,
         raw(f"ws://127.0.0.1:{proxy.port}", WORKER) as dead,
-        raw(one if where.startswith("the same") else two, WORKER) as heir,
+        raw(either, WORKER) as heir,
     ):
         await holding(one, dead, "a", "b", started=1_000, credit=100)
         proxy.hold()
@@ -73,12 +72,9 @@ async def test_what_is_held_comes_back_though_the_dead_connection_cannot_be_clos
         assert [task["id"] for task in await heir.pushed()] == ["a"]
 
 
-@pytest.mark.parametrize("where", ["the same server", "another server"])
-async def test_a_worker_that_connects_again_keeps_the_leases_that_it_brings(
-    where: str, one: Served, two: Served
-) -> None:
+async def test_a_worker_that_connects_again_keeps_the_leases_that_it_brings(one: Served, either: Served) -> None:
     """Its old connection stands half open; one of its tasks was pushed into that, and it has never heard of it."""
-    async with raw(one, WORKER) as dead, raw(one if where.startswith("the same") else two, WORKER) as again:
+    async with raw(one, WORKER) as dead, raw(either, WORKER) as again:
         numbers = await holding(one, dead, "known", "unheard", started=1_000)
         known = {"queue": "q", "id": "ada/known", "lease": numbers["known"]}
         assert await again.attach("q", credit=5, name="mill", started_at_ms=1_000, leases=[known]) == ["ok"]
@@ -98,11 +94,10 @@ async def test_an_older_worker_is_refused_where_the_younger_is_attached(served: 
         await young.quiet()
 
 
-@pytest.mark.parametrize("where", ["the same server", "another server"])
 async def test_a_worker_that_restarts_where_the_clock_is_behind_supersedes_its_dead_connection(
-    where: str, one: Served, two: Served
+    one: Served, either: Served
 ) -> None:
-    async with raw(one, WORKER) as dead, raw(one if where.startswith("the same") else two, WORKER) as heir:
+    async with raw(one, WORKER) as dead, raw(either, WORKER) as heir:
         await holding(one, dead, "a", started=2_000)
         await heir.attach("q", name="mill", started_at_ms=1_000)
         assert await dead.closed() == SUPERSEDED
@@ -283,14 +278,13 @@ async def test_what_no_server_would_say_does_no_harm(served: Served, worker: Raw
         assert (await worker.receive())["type"] == "dismiss"  # it is the last message that is heeded, and the first
 
 
-@pytest.mark.parametrize("where", ["the same server", "another server"])
 async def test_a_drained_worker_finishes_what_it_holds_and_gets_nothing_more(
-    where: str, one: Served, two: Served, monkeypatch: pytest.MonkeyPatch
+    one: Served, either: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
         raw(one, WORKER) as worker,
         raw(one, WORKER) as other,
-        raw(one if where.startswith("the same") else two, OPERATOR) as operator,
+        raw(either, OPERATOR) as operator,
         raw(one, tenant("ada")) as ada,
     ):
         await worker.attach("q", credit=5, name="mill")
