@@ -14,8 +14,10 @@ import structlog
 import trio
 
 from fairq.server.run import Served
+from fairq.store.address import Address
 from tests import stores
 from tests.store.certificates import make_certificate
+from tests.store.proxy import Proxy, open_proxy
 
 from .clock import StoreClock
 from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
@@ -62,6 +64,19 @@ def redis_store(server_store: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
+@pytest.fixture
+async def proxy(server_store: str) -> AsyncIterator[Proxy]:
+    """A proxy in front of the store, for servers at `proxied`."""
+    async with open_proxy(Address.parse(server_store).port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied(server_store: str, proxy: Proxy) -> str:
+    """The URL of the store behind the proxy."""
+    return server_store.replace(str(Address.parse(server_store).port), str(proxy.port))
+
+
 def store_clock(server_store: str, monkeypatch: pytest.MonkeyPatch) -> StoreClock:
     """The clock of queue q in the store: it stands until the test moves it."""
     clock = StoreClock(monkeypatch)

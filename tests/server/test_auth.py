@@ -17,7 +17,7 @@ from fairq.server.run import Served
 from fairq.store import keys
 from fairq.tokens import hash_token, make_token
 from fairq.wire.terms import Role
-from tests.store.proxy import open_proxy
+from tests.store.proxy import Proxy
 
 from .harness import OPERATOR, PRODUCER, WORKER, Raw, raw, running, tenant
 
@@ -174,16 +174,10 @@ async def test_a_revocation_that_was_not_heard_is_seen_all_the_same(
 
 
 async def test_a_revocation_reaches_a_server_whose_store_was_away_meanwhile(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
+    operator: Raw, proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The subscription is back first, and the first questions for tokens go wrong."""
-    port = int(server_store.rpartition(":")[2].split("/")[0])
-    async with (
-        open_proxy(port) as proxy,
-        running(server_store) as one,
-        running(f"redis://127.0.0.1:{proxy.port}") as two,
-        raw(one, OPERATOR) as operator,
-    ):
+    async with running(proxied) as two:
         _, token = await operator.create_token(Role.TENANT)
         async with raw(two, token) as client:
             call, failures = type(two.app.store.connection).call, 0

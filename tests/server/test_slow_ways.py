@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from functools import partial
 
-import pytest
 import redis
 
 from fairq.server.run import Served
-from fairq.store.address import Address
-from tests.store.proxy import Proxy, open_proxy
+from tests.store.proxy import Proxy
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
@@ -40,22 +37,8 @@ async def test_a_queue_that_was_deleted_unheard_is_made_anew(served: Served, ada
     assert (await worker.pushed())[0]["id"] == "b"
 
 
-@pytest.fixture
-async def cut_off(server_store: str) -> AsyncIterator[tuple[Served, Proxy]]:
-    """A server, and the proxy between it and its store."""
-    address = Address.parse(server_store)
-    async with (
-        open_proxy(address.port) as proxy,
-        running(server_store.replace(str(address.port), str(proxy.port))) as served,
-    ):
-        yield served, proxy
-
-
-async def test_requests_under_way_when_the_store_is_lost_fail_and_may_be_sent_again(
-    cut_off: tuple[Served, Proxy],
-) -> None:
-    served, proxy = cut_off
-    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+async def test_requests_under_way_when_the_store_is_lost_fail_and_may_be_sent_again(proxy: Proxy, proxied: str) -> None:
+    async with running(proxied) as served, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
         await worker.attach("q", credit=1)
         await ada.enqueue("q", ["a"])
         (task,) = await worker.pushed()

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairq.server.run import Served
 from fairq.server.web.admin import health, metrics
 from tests.server.harness import OPERATOR, WORKER, noted_calls, open_fds, raw, running, tenant
-from tests.store.proxy import open_proxy
+from tests.store.proxy import Proxy
 
 DOCKERFILE = Path(__file__).parents[4] / "deploy" / "Dockerfile"
 TOKEN = {"Authorization": f"Bearer {OPERATOR}"}
@@ -75,13 +75,12 @@ async def test_what_is_refused_says_why(
 
 
 async def test_strangers_learn_that_it_is_not_ready_and_operators_why(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "KEPT_S", 0.0)
-    monkeypatch.setattr(health, "ANSWER_S", 0.05)
-    port = int(server_store.rpartition(":")[2].partition("/")[0])
-    async with open_proxy(port) as proxy, asked(f"redis://127.0.0.1:{proxy.port}") as (_, client):
+    async with asked(proxied) as (_, client):
         assert (await client.get("/readyz")).status_code == 200
+        monkeypatch.setattr(health, "ANSWER_S", 0.05)
         proxy.hold()
         answer = await client.get("/readyz")
         assert (answer.status_code, answer.text) == (503, "not ready\n")

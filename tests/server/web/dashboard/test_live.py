@@ -14,7 +14,7 @@ from fairq.server.web.dashboard.live import KEPT_S
 from fairq.server.web.dashboard.sessions import COOKIE
 from fairq.server.web.http.shared import MAX_KEPT, Shared
 from tests.server.harness import raw, tenant
-from tests.store.proxy import open_proxy
+from tests.store.proxy import Proxy
 
 from .harness import Raw, Site, busy, visited
 
@@ -72,15 +72,11 @@ async def test_a_stream_begins_with_nothing_that_is_older_than_its_page(
 
 
 async def test_a_stream_says_that_the_store_is_frozen_and_goes_on(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER_S", 0.2)
-    port = int(server_store.rpartition(":")[2].partition("/")[0])
-    async with (
-        open_proxy(port) as proxy, busy(f"redis://127.0.0.1:{proxy.port}") as (site, _),
-        following(site, "/queues") as follower,
-    ):  # fmt: skip
+    async with busy(proxied) as (site, _), following(site, "/queues") as follower:
         await follower.until("/queues/q")
+        monkeypatch.setattr(module, "ANSWER_S", 0.2)
         proxy.hold()
         await follower.until("event: trouble\ndata: the store has not answered for 0.2 s")
         monkeypatch.setattr(module, "ANSWER_S", 20.0)

@@ -25,7 +25,7 @@ from fairq.store.partitions import place_in
 from fairq.wire.terms import SILENT_S
 from tests import clusters, stores
 from tests.server.harness import OPERATOR, WORKER, lose, raw, running, tenant
-from tests.store.proxy import open_proxy
+from tests.store.proxy import Proxy
 from tests.store.waiting import wait_until
 
 from .harness import Raw, Site, text_of, visited
@@ -334,11 +334,10 @@ async def test_an_unknown_path_is_shown_to_people_on_a_page(site: Site) -> None:
 
 
 async def test_a_store_that_is_away_is_reported_and_pages_come_back(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ANSWER_S", 60.0)
-    port = int(server_store.rpartition(":")[2].partition("/")[0])
-    async with open_proxy(port) as proxy, visited(f"redis://127.0.0.1:{proxy.port}") as site:
+    async with visited(proxied) as site:
         await site.read("/queues")
         proxy.hold()
         monkeypatch.setattr(module, "_ANSWER_S", 0.2)
