@@ -48,6 +48,14 @@ def plain_logs() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture(autouse=True)
+def haste(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that tell each other of their workers, and leave clients that do not answer a good-bye, at once."""
+    if "autojump_clock" not in request.fixturenames:
+        monkeypatch.setattr("fairq.server.engine.net.worker_registry._GATHER_S", 0.01)
+        monkeypatch.setattr("fairq.server.engine.net.transport.CLOSE_S", 0.1)
+
+
 @pytest.fixture
 def server_store(pytestconfig: pytest.Config, running_stores: Callable[[str], stores.Server]) -> str:
     """The URL of the session's store, emptied."""
@@ -56,14 +64,6 @@ def server_store(pytestconfig: pytest.Config, running_stores: Callable[[str], st
     return server.url
 
 
-@pytest.fixture
-def redis_store(server_store: str) -> Iterator[redis.Redis]:
-    """A plain client of the store, past the servers."""
-    with stores.connect(server_store) as client:
-        yield client
-
-
-@pytest.fixture
 @pytest.fixture
 async def proxy(server_store: str) -> AsyncIterator[Proxy]:
     """A proxy in front of the store, for servers at `proxied`."""
@@ -77,6 +77,14 @@ def proxied(server_store: str, proxy: Proxy) -> str:
     return server_store.replace(str(Address.parse(server_store).port), str(proxy.port))
 
 
+@pytest.fixture
+def redis_store(server_store: str) -> Iterator[redis.Redis]:
+    """A plain client of the store, past the servers."""
+    with stores.connect(server_store) as client:
+        yield client
+
+
+@pytest.fixture
 def store_clock(server_store: str, monkeypatch: pytest.MonkeyPatch) -> StoreClock:
     """The clock of queue q in the store: it stands until the test moves it."""
     clock = StoreClock(monkeypatch)
@@ -123,6 +131,12 @@ async def two(server_store: str) -> AsyncIterator[Served]:
         yield served
 
 
+@pytest.fixture(params=["the same server", "another server"])
+def either(request: pytest.FixtureRequest, one: Served, two: Served) -> Served:
+    """A server of the store of `one`: that one, and the other one."""
+    return one if request.param == "the same server" else two
+
+
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[str, str]:
     """A self-signed certificate for 127.0.0.1, and its key: paths of PEM files."""
@@ -146,12 +160,6 @@ async def bob(served: Served) -> AsyncIterator[Raw]:
 @pytest.fixture
 async def worker(served: Served) -> AsyncIterator[Raw]:
     """A worker's connection."""
-@pytest.fixture(params=["the same server", "another server"])
-def either(request: pytest.FixtureRequest, one: Served, two: Served) -> Served:
-    """A server of the store of `one`: that one, and the other one."""
-    return one if request.param == "the same server" else two
-
-
     async with raw(served, WORKER) as client:
         yield client
 

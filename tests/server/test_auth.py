@@ -165,6 +165,7 @@ async def test_a_revocation_that_was_not_heard_is_seen_all_the_same(
             heard(app, channel, message)
 
     monkeypatch.setattr(App, "on_message", heard_less)
+    monkeypatch.setattr("fairq.server.engine.net.revocations.POLL_S", 0.05)
     async with running(server_store) as served, raw(served, OPERATOR) as operator:
         _, token = await operator.create_token(Role.WORKER)
         async with raw(served, token) as worker:

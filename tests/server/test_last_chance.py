@@ -18,6 +18,12 @@ from .test_reconnect import LONG, end_grace
 SHORT_MS = 300
 
 
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker without room hears soon that no claim of its can leave."""
+    monkeypatch.setattr("fairq.server.engine.dispatch.dispatcher._EMPTY_S", 0.1)
+
+
 async def lose(served: Served, count: int, waiting: int = 0) -> None:
     """Have a worker take so many tasks, while others wait for it, and die."""
     async with raw(served, WORKER) as worker:

@@ -282,7 +282,6 @@ async def test_a_server_that_slept_writes_its_list_again(server_store: str, monk
 
     monkeypatch.setattr(Workers, "renew", fail_first)
     monkeypatch.setattr("fairq.server.engine.net.worker_registry._RENEW_S", 0.01)
-    monkeypatch.setattr("fairq.server.engine.net.worker_registry._GATHER_S", 0.0)
     async with (
         running(server_store) as one,
         running(server_store) as two,

@@ -27,8 +27,7 @@ async def test_a_changed_reserve_is_applied_by_a_tick(operator: Raw, monkeypatch
     await wait_until(lambda: bool(ticks.args), 10)
 
 
-async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_registry, "_GATHER_S", 0.01)
+async def test_the_slots_of_all_servers_count(server_store: str) -> None:
     async with running(server_store) as one, running(server_store) as two, raw(two, OPERATOR) as operator:
         await operator.ask("configure", queue="q", settings={"reserve": 20})
         async with raw(one, WORKER) as worker:

@@ -23,9 +23,8 @@ LOST = "tasks of a silent worker were lost"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers look, and tell each other, at once."""
+    """Servers look at once."""
     monkeypatch.setattr(worker_registry, "_RENEW_S", 0.02)
-    monkeypatch.setattr(worker_registry, "_GATHER_S", 0.01)
 
 
 def let_pass(served: Served, seconds: float) -> None:
@@ -87,7 +86,10 @@ async def test_a_silent_worker_is_reported_and_gets_no_tasks_until_it_is_heard_a
     assert (begun["worker"], begun["holds"], begun["log_level"]) == ("mill", 2, "warning")
 
 
-async def test_tasks_that_a_silent_worker_lost_are_counted(one: Served, operator: Raw) -> None:
+async def test_tasks_that_a_silent_worker_lost_are_counted(
+    one: Served, operator: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.engine.dispatch.worker_account.OVER_S", 0.1)
     with capture_logs() as lines:
         async with raw(one, WORKER) as worker:
             await hold(one, worker, ["a", "b", "c"], lease_ms=200)

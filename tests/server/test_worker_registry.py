@@ -308,7 +308,7 @@ async def test_the_order_to_drain_is_repeated_where_it_was_not_heard(
     monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
     """A worker of that name which attaches after the order stays."""
-    monkeypatch.setattr("fairq.server.engine.net.worker_registry._GATHER_S", 0.0)
+    monkeypatch.setattr("fairq.server.engine.net.questions.ANSWER_S", 0.05)
     async with raw(two, OPERATOR) as operator:
         heard, unheard = WorkerRegistry.on_announcement, trio.Event()
 

@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
+from fairq.server.web.dashboard import live, writing
 from fairq.server.web.dashboard import site as module
-from fairq.server.web.dashboard import writing
 
 from .harness import Raw, Site, filled, visited
 
@@ -19,6 +19,13 @@ def templates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "make_environment", cache(writing.make_environment))
         yield
+
+
+@pytest.fixture(autouse=True)
+def quick_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams that look for changes all the time."""
+    monkeypatch.setattr(live, "STEP_S", 0.05)
+    monkeypatch.setattr(module, "KEPT_S", 0.04)
 
 
 @pytest.fixture
