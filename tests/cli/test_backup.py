@@ -298,11 +298,11 @@ def test_a_restore_gives_a_queue_other_partitions(
         assert fairq("backup", file, "--store", url).code == 0
 
 
-@pytest.mark.parametrize("given", ["emails", "emails=x", "emails=0", "emails=65", "none=2", "=2", "emails=²"])
-def test_partitions_that_cannot_be_are_refused(backed_up: Path, start_store: Start, given: str) -> None:
+def test_partitions_that_cannot_be_are_refused(backed_up: Path, start_store: Start) -> None:
     target = start_store()
-    for how in (["--store", stores.of_owner(target.url)], ["--check"]):
-        check_error(fairq("restore", backed_up, *how, "--partitions", given), 2, "partitions")
+    for given in ("emails", "emails=x", "emails=0", "emails=65", "none=2", "=2", "emails=²"):
+        for how in (["--store", stores.of_owner(target.url)], ["--check"]):
+            check_error(fairq("restore", backed_up, *how, "--partitions", given), 2, "partitions")
     with stores.connect(target.url) as client:
         assert client.keys() == []
 

@@ -104,10 +104,11 @@ def test_a_server_serves_tokens_work_offline_and_a_second_server_is_refused(tmp_
     assert {row["role"] for row in listed.json} == {"tenant", "operator"}
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize(("processes", "is_idle"), [("1", True), ("2", False)])
 def test_a_server_ends_with_code_2_when_a_later_version_has_migrated_the_data(
-    start_store: Callable[..., stores.LocalServer], processes: str
+    start_store: Callable[..., stores.LocalServer], processes: str, is_idle: bool
 ) -> None:
+    """One that is idle finds out within seconds."""
     later, store = str(library.DATA_VERSION + 1), start_store()
     with (
         started("serve", "--dev", "--store", store.url, "--port", "0", "--processes", processes) as process,
@@ -115,10 +116,13 @@ def test_a_server_ends_with_code_2_when_a_later_version_has_migrated_the_data(
     ):
         found = re.search(r"ws://\S+", read_until(process, "serving"))
         assert found
-        made = fairq_here("enqueue", "emails", "1", "--url", found[0], "--token", "dev-tenant:ada")
+        enqueue = ("enqueue", "emails", "1", "--url", found[0], "--token", "dev-tenant:ada")
+        made = fairq_here(*enqueue)
         assert made.code == 0, made.err
         client.set(keys.DATA_VERSION, later)
         client.function_delete(library.name())
+        if not is_idle:
+            assert fairq_here(*enqueue, "--timeout", "0.1").code == 1
         output, _ = process.communicate(timeout=EXIT_SECONDS)
         assert process.returncode == 2, output
         assert f"fairq: the store holds data of version {later}, this fairq reads {READABLE}" in output

@@ -77,7 +77,7 @@ def test_queues_and_tenants_that_cannot_be_read_are_named(
     assert said in " ".join(tenants.out.split())
     assert [name for name in names if f" {name} " in tenants.out] == here
     check_error(commands("tenants", "list", "imports", "--json"), 1, said)
-    done = commands("queues", "show", "one")
+    done = commands("queues", "show", "one", "--timeout", "0.5")
     assert (done.code, "no connection to the store" in done.err) == (1, True)
     top = commands("top", "--json").json
     assert {row["tenant"] for row in top["tenants"] if row["queue"] == "imports"} <= set(here)

@@ -66,9 +66,10 @@ async def end_handler(how: str, service: Service, app: fairq.Worker, begun: anyi
 @pytest.mark.parametrize("where", ["its own task", "a child"])
 @pytest.mark.parametrize("how", OUTCOMES)
 async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_and_again(
-    service: Service, how: str, where: str
+    service: Service, how: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it keeps a processor busy; it is cancelled again after a while, and this one ends then."""
+    monkeypatch.setattr("fairq.io.cancel_backoff.AGAIN_S", 0.2)
     app, swallowed, seen = service.worker(1), 0, anyio.Event()
     rested, lock = anyio.Event(), anyio.Lock()
 
