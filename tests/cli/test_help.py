@@ -33,15 +33,20 @@ def test_the_list_of_commands_says_what_each_does(capsys: pytest.CaptureFixture[
         assert re.search(rf"^. {name} +[A-Z]", output, re.MULTILINE), name
 
 
+def example_of(command: tuple[str, ...]) -> list[str]:
+    """Return the words of the example in a command's help."""
+    found = commands()
+    for word in command:
+        found = found[word]
+    example = re.search(r"Example: `fairq (.*?)`", " ".join((found.default_command.__doc__ or "").split()))
+    assert example, command
+    return shlex.split(example[1])
+
+
 def test_each_command_has_an_example_that_it_takes() -> None:
     app = commands()
     for command in COMMANDS:
-        found = app
-        for word in command:
-            found = found[word]
-        example = re.search(r"Example: `fairq (.*?)`", " ".join((found.default_command.__doc__ or "").split()))
-        assert example, command
-        words = shlex.split(example[1])
+        words = example_of(command)
         assert words[: len(command)] == list(command)
         function, bound, _ = app.parse_args(words, exit_on_error=False, print_error=True)
         assert function.__module__.startswith("fairq.cli."), command

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from itertools import cycle
 
+from fairq.model import rules
+from fairq.model.schedules import SCHEDULE_NAME
 from tests.server.harness import OPERATOR, tenant
 
 from .harness import Commands, check_error
+from .test_help import COMMANDS, example_of
 
-CREATE, LIMITS, BATCH = "schedules create reports n 1", "tenants set-limits emails ada", "batches list emails"
+CREATE, LIMITS = "schedules create reports n 1", "tenants set-limits emails ada"
 OF_TENANTS = ("enqueue", "schedules")  # commands that need no operator
 MISTAKES = [  # a command, and what its error names
-    ("enqueue emails {oops", "JSON"), ("enqueue emails text", "quotes"), ("enqueue Emails 1", "queue"),
+    ("enqueue emails {oops", "JSON"), ("enqueue emails text", "quotes"),
     ("enqueue emails 1 --delay -1", "delay"), ("enqueue emails 1 --max-attempts -1", "max_attempts"),
     ("enqueue emails 1 --id 'a b'", "id"), ("enqueue emails", "payload"), ("enqueue emails 1 --lines x", "payload"),
     ("enqueue emails 1 --requests x", "one of"), ("enqueue emails --lines x --requests x", "one of"),
@@ -25,23 +29,19 @@ MISTAKES = [  # a command, and what its error names
     (f"{CREATE} --every 1 --cron '* * * * *'", "--cron"), (f"{CREATE} --every 0.1", "every"),
     (f"{CREATE} --every 1 --dedupe-period 5", "dedupe_period"), (f"{CREATE} --cron nightly", "cron"),
     (f"{CREATE} --cron '0 0 31 4 *'", "cron"), (f"{CREATE} --cron '0 3 * * *' --zone Copenhagen", "zone"),
-    ("schedules create reports N 1 --every 1", "name"),
     ("dead replay emails", "--all"), ("dead purge emails", "--all"), ("dead replay emails ada/a --all", "--all"),
     ("dead purge emails ada/a --all --yes", "--all"), ("dead replay emails ada/a --tenant ada", "--all"),
     ("dead replay emails ada/a --rate 5", "--rate"), ("dead purge emails ada/a --older-than 7d", "--all"),
     ("dead replay emails --all --rate 0", "rate"), ("dead replay emails --all --rate nan", "rate"),
     ("dead replay emails --all --tenant ''", "tenant"), ("dead purge emails --all --yes --error ''", "error"),
     ("dead purge emails --all --yes --older-than 500d", "older_than"), ("dead list emails --limit 0", "limit"),
-    ("dead list emails --older-than 2h --younger-than 1h", "younger"), ("dead show emails 'a b'", "id"),
-    ("dead purge emails --all", "--yes"),
-    (f"{BATCH} --limit 0", "limit"), (f"{BATCH} --tenant a/b", "tenant"), ("batches show emails 'a b'", "id"),
-    ("batches watch emails r-1", "full id"), ("batches cancel emails ada/r/1 --yes", "id"),
+    ("dead list emails --older-than 2h --younger-than 1h", "younger"), ("dead purge emails --all", "--yes"),
+    ("batches list emails --limit 0", "limit"), ("batches watch emails r-1", "full id"),
     ("batches cancel emails ada/r", "--yes"),
     ("tasks cancel emails", "missing ids"), ("tasks cancel emails ada/x --all", "not both"),
     ("tasks cancel emails ada/x --dry-run", "need --all"), ("tasks cancel emails ada/x --error e", "need --all"),
     ("tasks cancel emails --all --yes", "tenant"),
     ("queues purge emails", "needs --yes"), ("queues delete emails --purge", "--yes"),
-    ("queues delete Emails", "queue"), ("queues exists Emails", "queue"),
     ("queues set emails", "at least one setting, as name=value"),
     ("queues set emails lease_ms=1", "lease_ms"), (f"queues set emails lease_ms={10**30}", "lease_ms must be"),
     ("queues set emails share=luck", "share"), ("queues set emails colour=1", "'colour'; there are share, lease_ms,"),
@@ -58,14 +58,12 @@ MISTAKES = [  # a command, and what its error names
     ("tenants hours emails ada ''", "open"), ("queues hours emails 12:00-15:00 --always", "open"),
     ("webhooks add emails hooks.example", "invalid url"),
     ("webhooks add emails https://user:pass@a.example/", "user or password"),
-    ("webhooks add Emails https://a.example/", "queue"),
     (f"webhooks add emails https://a.example/ --name {'n' * 129}", "name"),
     ("webhooks add emails https://a.example/ --secret-file none", "none"),
     ("audit --verb No!", "verb"), ("audit --by x", "token"), ("audit --queue 'A b'", "queue"),
     ("audit --count 0", "count"),
     ("tokens create tenant", "tenant"), ("tokens create viewer --tenant ada", "tenant"),
-    ("tokens create tenant --tenant 'a*'", "tenant"), ("tokens create worker --queue Q", "queue"),
-    ("tokens create producer --tenant 'a b'", "tenant"), ("tokens create viewer --label 'a\nb'", "label"),
+    ("tokens create tenant --tenant 'a*'", "tenant"), ("tokens create viewer --label 'a\nb'", "label"),
     (f"tokens create viewer --label {'x' * 81}", "label"), ("tokens create viewer --expires-after 401d", "expires"),
     ("tokens create viewer --expires-after -1s", "expires"), ("tokens revoke nobody", "nobody"),
     ("events emails", "tenant"), ("events emails --tenant ada --after 9", "newest event"),
@@ -81,13 +79,34 @@ def test_a_mistake_is_one_line_and_code_2_and_changes_nothing(commands: Commands
     assert commands("tokens", "list", "--json").json == []
 
 
+NAMES = {  # that stand in the examples of commands: what they are, and the rule of that
+    "emails": ("queue", rules.QUEUE), "acme": ("tenant", rules.TENANT), "acme/a1": ("id", rules.FULL_ID),
+    "acme/july": ("id", rules.FULL_ID), "mailer-1": ("worker", rules.WORKER), "nightly": ("name", SCHEDULE_NAME),
+}  # fmt: skip
+UNLIKE = ("webhook-worker", "webhook-secret", "audit")  # two look for secrets first; a filter may be empty
+
+
+def test_every_command_refuses_what_can_be_no_name_in_the_place_of_its_examples(commands: Commands) -> None:
+    bad = {name: cycle(each for each in rule.bad if each and each[0] != "-") for name, (_, rule) in NAMES.items()}
+    tried = set()
+    for command in (each for each in COMMANDS if each[0] not in UNLIKE):
+        words = example_of(command)
+        sure = ["--yes"] if command[-1] in ("cancel", "purge") else []
+        for at, (what, _) in ((at, NAMES[word]) for at, word in enumerate(words) if word in NAMES):
+            for value in ("", next(bad[words[at]])):  # without a name, some commands act on all
+                check_error(commands(*words[:at], value, *words[at + 1 :], *sure), 2, what)
+            tried.add(words[at])
+    assert tried == NAMES.keys()
+    assert commands("queues", "list", "--json").json == commands("tokens", "list", "--json").json == []
+
+
 def test_what_no_command_takes_is_reported_with_its_usage_and_code_2(commands: Commands) -> None:
     for line in (
         "enqueue", "enqueue emails 1 --delay soon", "fly", "tenants fly", "tenants set-weight emails ada",
         "tenants set-weight emails ada heavy", "queues list --colour", "queues delete", "dead list",
         "tokens create king",
         "dead replay emails --all --reason boredom", "dead replay emails --all --older-than long",
-        "dead replay emails --all --older-than 90", "dead replay emails --all --rate fast", "workers drain 'a b'",
+        "dead replay emails --all --older-than 90", "dead replay emails --all --rate fast",
     ):  # fmt: skip
         done = commands(*shlex.split(line))
         assert (done.code, "Traceback" in done.out + done.err) == (2, False), line
