@@ -52,58 +52,6 @@ async def test_async_handlers_run_in_the_loop_and_plain_ones_in_threads(service:
     assert threading.current_thread() not in threads
 
 
-class Panic(BaseException):
-    """As what a library in Rust raises (PyO3's PanicException): no Exception."""
-
-
-@on_both
-async def test_what_a_handler_raises_decides(service: Service) -> None:
-    app, calls = service.worker(), list[str]()
-
-    @app.task("emails")
-    async def handle(task: fairq.Task) -> None:
-        calls.append(task.payload)
-        if calls.count(task.payload) > 1:
-            return
-        match task.payload:
-            case "retry":
-                raise fairq.Retry("later", delay=0.01)
-            case "postpone":
-                raise fairq.Postpone("not now", delay=0.01)
-            case "reject":
-                raise fairq.Reject("never")
-            case "exit":
-                raise SystemExit(1)
-            case "panic":
-                raise Panic("index out of bounds")
-            case "panics":
-                raise BaseExceptionGroup("several panics", [Panic("one"), ExceptionGroup("and", [ValueError("two")])])
-            case "group":
-                raise ExceptionGroup("several", [ValueError("one"), ValueError("two")])
-        raise ValueError("broken")
-
-    @app.task("emails", name="thread")
-    def leave(task: fairq.Task) -> None:
-        raise {"exit": SystemExit, "panic": Panic}[task.payload]("no more")
-
-    payloads = ["retry", "postpone", "reject", "exit", "panic", "panics", "group", "error"]
-    async with service.client() as client, working(app):
-        tasks = await client.enqueue_many("emails", payloads, max_attempts=1)
-        once = dict(zip(payloads, tasks, strict=True))
-        again = await client.enqueue("emails", "retry", max_attempts=2, id="again")
-        await wait_state(again, "done")
-        states = {name: await wait_state(task, "dead") for name, task in once.items() if name in ("reject", "exit")}
-        assert (states["reject"].reason, states["reject"].error) == ("rejected", "never")
-        assert "SystemExit" in states["exit"].error
-        assert (await wait_state(once["panic"], "dead")).error == "Panic: index out of bounds"
-        assert "several panics" in (await wait_state(once["panics"], "dead")).error
-        assert "several" in (await wait_state(once["group"], "dead")).error
-        assert (await wait_state(once["error"], "dead")).error == "ValueError: broken"
-        await wait_state(once["postpone"], "done")
-        for task in await client.enqueue_many("emails", ["exit", "panic"], name="thread", max_attempts=1):
-            assert (await wait_state(task, "dead")).error.endswith(": no more")
-
-
 def plain(function: Any) -> Any:
     """Decorate as for plain functions: what `async def` returns is passed on, and awaited by nothing."""
 
@@ -269,30 +217,6 @@ def test_a_cancelled_worker_gives_its_tasks_back(service: Service, how: str) -> 
     else:
         asyncio.run(main())
     asyncio.run(look())
-
-
-@on_both
-async def test_a_cancelled_task_ends_its_handler_and_the_worker_goes_on(service: Service) -> None:
-    app, ends = service.worker(1), list[str]()
-
-    @app.task("emails", timeout=60)
-    async def handle(task: fairq.Task) -> None:
-        if task.payload == "quick":
-            return
-        try:
-            await anyio.sleep_forever()
-        finally:
-            ends.append(task.id)
-
-    async with service.client() as client, working(app):
-        for _ in range(3):  # the same place runs them all
-            task = await client.enqueue("emails", "slow")
-            await wait_until(lambda: len(app._run.runners.running) == 1)
-            assert await task.cancel() == "running"
-            await wait_state(await client.enqueue("emails", "quick"), "done")
-            assert (await task.state()).state == "cancelled"
-    assert len(ends) == 3
-    assert app.counts == {"cancelled": 3, "done": 3}
 
 
 def test_a_cancellation_of_another_task_is_a_failed_attempt(service: Service) -> None:

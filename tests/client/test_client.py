@@ -62,12 +62,6 @@ async def test_a_task_whose_window_is_over_is_refused(served: Served) -> None:
             await client.enqueue("emails", 1, expires_at=time.time() - 60)
 
 
-async def test_a_client_of_several_servers_goes_to_one_that_lives(served: Served) -> None:
-    dead = f"ws://127.0.0.1:{stores.free_port()}"
-    async with fairq.open_client([dead, url_of(served)], token=tenant("ada")) as client:
-        await client.enqueue("emails", 1)
-
-
 async def test_clients_begin_at_any_of_several_servers(served: Served, server_store: str) -> None:
     async with running(server_store) as other, AsyncExitStack() as stack:
         for _ in range(20):  # at one of the two in all of 20: once in 2 ** 19 runs
