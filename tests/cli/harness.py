@@ -219,6 +219,12 @@ def started(
             process.communicate()
 
 
+def worker_in(folder: Path, source: str, url: str) -> list[str]:
+    """Write an app into a folder; returns the command that runs its worker there."""
+    (folder / "mail.py").write_text(source)
+    return ["worker", "mail:app", "--url", url, "--token", "dev-worker"]
+
+
 def read_until(process: subprocess.Popen[str], text: str) -> str:
     """Read a process's output up to the line that holds a text; returns that line."""
     assert process.stdout is not None

@@ -21,6 +21,7 @@ from tests.store.waiting import wait_until
 from .harness import (
     EXIT_SECONDS,
     Commands,
+    Finished,
     ServerThread,
     check_error,
     fairq,
@@ -28,6 +29,7 @@ from .harness import (
     python,
     read_until,
     started,
+    worker_in,
 )
 
 APP = """
@@ -132,9 +134,8 @@ def test_a_server_ends_with_code_2_when_a_later_version_has_migrated_the_data(
 def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
     commands: Commands, server: ServerThread, tmp_path: Path
 ) -> None:
-    (tmp_path / "mail.py").write_text(APP)
     commands.enqueue("emails", '"hello"')
-    with started("worker", "mail:app", "-c", "3", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as worker:
+    with started(*worker_in(tmp_path, APP, server.url), "-c", "3", cwd=tmp_path) as worker:
         assert "hello" in read_until(worker, "sent")
         read_until(worker, "outcome=done")  # until then the task runs
         worker.send_signal(signal.SIGTERM)
@@ -171,11 +172,10 @@ async def send(task):
 def test_a_worker_ends_although_a_handler_does_not(
     commands: Commands, server: ServerThread, tmp_path: Path, how: str, loop: str
 ) -> None:
-    (tmp_path / "mail.py").write_text(STUBBORN)
     id = commands.enqueue("emails", '"blocks"' if how == "blocks" else "1")
     grace = "600" if how in ("a second signal", "a burst") else "0.1"
     more = ["--burst"] if how == "a burst" else []
-    argv = ["worker", "mail:app", "--url", server.url, "--token", "dev-worker", "--loop", loop, "--grace", grace, *more]
+    argv = [*worker_in(tmp_path, STUBBORN, server.url), "--loop", loop, "--grace", grace, *more]
     with started(*argv, cwd=tmp_path) as process:
         read_until(process, "begins")
         if how == "a burst":  # it ends for itself, when it has lost its only task
@@ -260,12 +260,11 @@ async def send(task):
 
 
 def test_a_worker_runs_in_the_chosen_loop(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
-    (tmp_path / "mail.py").write_text(LOOP)
+    burst = [*worker_in(tmp_path, LOOP, server.url), "--burst"]
     usual = "asyncio uvloop" if find_spec("uvloop") else "asyncio asyncio.unix_events"
     for argv, expected in ([], usual), (["--loop", "asyncio"], "asyncio"), (["--loop", "trio"], "trio"):
         commands.enqueue("emails", "1")
-        to_server = ("--url", server.url, "--token", "dev-worker")
-        done = fairq_here("worker", "mail:app", "--burst", *argv, *to_server, cwd=tmp_path)
+        done = fairq_here(*burst, *argv, cwd=tmp_path)
         assert done.out.startswith(f"runs in {expected}"), done
     assert fairq_here("worker", "mail:app", "--loop", "curio", cwd=tmp_path).code == 2
 
@@ -287,18 +286,16 @@ async def send(task):
 def test_the_loop_is_that_which_the_handlers_modules_import(
     commands: Commands, server: ServerThread, tmp_path: Path
 ) -> None:
-    (tmp_path / "mail.py").write_text(OF_TRIO.format(imports="from trio import sleep"))
-    to_server = ("--url", server.url, "--token", "dev-worker")
+    def burst(imports: str) -> Finished:
+        return fairq_here(*worker_in(tmp_path, OF_TRIO.format(imports=imports), server.url), "--burst", cwd=tmp_path)
+
     commands.enqueue("emails", "1")
-    assert fairq_here("worker", "mail:app", "--burst", *to_server, cwd=tmp_path).out.startswith("sent 1 25\n")
-    (tmp_path / "mail.py").write_text(OF_TRIO.format(imports="import asyncio, trio"))
-    both = fairq_here("worker", "mail:app", "--burst", *to_server, cwd=tmp_path)
-    check_error(both, 2, "say --loop asyncio or --loop trio")
+    assert burst("from trio import sleep").out.startswith("sent 1 25\n")
+    check_error(burst("import asyncio, trio"), 2, "say --loop asyncio or --loop trio")
 
 
 def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
-    (tmp_path / "mail.py").write_text(APP)
-    burst = ("worker", "mail:app", "--burst", "--url", server.url, "--token", "dev-worker")
+    burst = [*worker_in(tmp_path, APP, server.url), "--burst"]
     ids = [commands.enqueue("emails", payload) for payload in ('"a"', '"b"')]
     with captured_logs() as logged:
         done = fairq_here(*burst, cwd=tmp_path)
@@ -327,20 +324,16 @@ def test_a_startup_that_fails_is_reported_without_our_own_frames(tmp_path: Path,
 
 def test_a_burst_without_a_server_ends_with_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.client.declaring.ASK_S", 0.05)
-    (tmp_path / "mail.py").write_text(APP)
     url = f"ws://127.0.0.1:{stores.free_port()}"
-    done = fairq_here("worker", "mail:app", "--burst", "--url", url, "--token", "dev-worker", cwd=tmp_path)
+    done = fairq_here(*worker_in(tmp_path, APP, url), "--burst", cwd=tmp_path)
     check_error(done, 1, "no connection to the server")
 
 
 def test_a_worker_serves_the_named_queues(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
-    (tmp_path / "mail.py").write_text(APP + "\napp.task('images')(print)\napp.task('sounds')(print)\n")
+    worker = worker_in(tmp_path, APP + "\napp.task('images')(print)\napp.task('sounds')(print)\n", server.url)
     for queue in ("emails", "images", "sounds"):
         commands.enqueue(queue, "1")
-    done = fairq_here(
-        "worker", "mail:app", "--burst", "--queue", "emails", "--queue", "sounds",
-        "--url", server.url, "--token", "dev-worker", cwd=tmp_path,
-    )  # fmt: skip
+    done = fairq_here(*worker, "--burst", "--queue", "emails", "--queue", "sounds", cwd=tmp_path)
     assert done.out.splitlines()[-1].startswith("done 2, in "), done.err
     assert [row["ready"] for row in commands("queues", "list", "--json").json] == [0, 1, 0]
 

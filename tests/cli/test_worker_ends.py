@@ -9,7 +9,7 @@ import pytest
 
 from tests.store.waiting import wait_for
 
-from .harness import EXIT_SECONDS, Commands, ServerThread, read_until, started
+from .harness import EXIT_SECONDS, Commands, ServerThread, read_until, started, worker_in
 
 APP = """
 import asyncio, os, signal, sys
@@ -53,8 +53,7 @@ def test_an_exit_in_a_task_of_a_handlers_own_fails_that_handler_and_ends_no_loop
     commands: Commands, server: ServerThread, tmp_path: Path
 ) -> None:
     """asyncio leaves its loop there."""
-    (tmp_path / "mail.py").write_text(APP)
-    with started("worker", "mail:app", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as process:
+    with started(*worker_in(tmp_path, APP, server.url), cwd=tmp_path) as process:
         commands.enqueue("good", "0.5")
         read_until(process, "begins")
         for payload, error in (("exit", "SystemExit: 0"), ("interrupt", "KeyboardInterrupt: 0")):
@@ -73,8 +72,7 @@ def test_an_exit_in_a_task_of_a_handlers_own_fails_that_handler_and_ends_no_loop
 def test_a_handler_that_cancels_the_workers_own_tasks_ends_it_with_code_1(
     commands: Commands, server: ServerThread, tmp_path: Path, payload: str
 ) -> None:
-    (tmp_path / "mail.py").write_text(APP)
-    with started("worker", "mail:app", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as process:
+    with started(*worker_in(tmp_path, APP, server.url), cwd=tmp_path) as process:
         read_until(process, "connected")
         commands.enqueue("odd", f'"{payload}"')
         read_until(process, "fairq: a handler has cancelled")
@@ -84,8 +82,7 @@ def test_a_handler_that_cancels_the_workers_own_tasks_ends_it_with_code_1(
 def test_a_child_that_ends_with_0_unasked_is_started_again(
     commands: Commands, server: ServerThread, tmp_path: Path
 ) -> None:
-    (tmp_path / "mail.py").write_text(APP)
-    argv = ["worker", "mail:app", "--processes", "2", "--name", "web", "--url", server.url, "--token", "dev-worker"]
+    argv = [*worker_in(tmp_path, APP, server.url), "--processes", "2", "--name", "web"]
     with started(*argv, cwd=tmp_path) as process:
         for _ in range(2):
             read_until(process, "connected")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .harness import EXIT_SECONDS, Commands, ServerThread, read_until, started
+from .harness import EXIT_SECONDS, Commands, ServerThread, read_until, started, worker_in
 
 APP = """
 import logging, logging.config
@@ -44,9 +44,9 @@ SETUPS = {
 def test_an_app_neither_silences_nor_doubles_the_lines_of_its_worker(
     commands: Commands, server: ServerThread, tmp_path: Path, setup: str, when: str
 ) -> None:
-    (tmp_path / "mail.py").write_text(APP.replace("SETUP", SETUPS[setup]).replace("WHEN", when))
+    worker = worker_in(tmp_path, APP.replace("SETUP", SETUPS[setup]).replace("WHEN", when), server.url)
     commands.enqueue("emails", "1", "--max-attempts", "1")
-    with started("worker", "mail:app", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as process:
+    with started(*worker, cwd=tmp_path) as process:
         output = read_until(process, "task failed")
         assert "ValueError: 1" not in output
         assert process.stdout is not None
