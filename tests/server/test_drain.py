@@ -63,6 +63,15 @@ async def test_tenants_and_operators_are_informed_and_closed_at_once(served: Ser
             pass
 
 
+async def test_a_drained_server_is_asked_nothing_more(served: Served, worker: Raw) -> None:
+    """Else a question of another server waits for its answer, until its list of workers has expired."""
+    await worker.attach("q", credit=5)
+    await served.app.worker_registry.write()
+    assert await served.app.store.workers.servers() == {served.app.name}
+    await served.app.drain(3600.0)
+    assert await served.app.store.workers.servers() == set()
+
+
 async def test_an_idle_worker_does_not_hold_up_the_drain(served: Served, worker: Raw) -> None:
     await worker.attach("q", credit=5)
     await served.app.drain(3600.0)

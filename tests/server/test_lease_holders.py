@@ -243,7 +243,7 @@ async def test_a_list_is_kept_without_writing_it_again(served: Served, monkeypat
     registry = served.app.worker_registry
     async with raw(served, WORKER) as worker:
         await worker.attach("q", name="mill")
-        await registry._write()
+        await registry.write()
         monkeypatch.setattr(Workers, "renew", renew)
         monkeypatch.setattr(Workers, "write", write)
         monkeypatch.setattr("fairq.server.engine.net.worker_registry._GATHER_S", 3600.0)

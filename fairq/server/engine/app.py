@@ -224,5 +224,5 @@ class App:
             while self.connections or self.leases.kept:
                 await self.leases.ended.park()
             await self.queues.stopped()
-            await self.worker_registry.tell_slots()
+            await self.worker_registry.write()
             await self.recorder.finish()

@@ -113,9 +113,10 @@ class WorkerRegistry:
                 await self._changed.wait()
                 await trio.sleep(_GATHER_S)
             self._changed = trio.Event()
-            await self._write()
+            await self.write()
 
-    async def _write(self) -> None:
+    async def write(self) -> None:
+        """Write the list of attached workers now; without any, this server is no longer asked."""
         rows = self._rows()
         try:
             await self.store.workers.write(self.server, orjson.dumps(rows) if rows else b"", _KEEP_MS)
