@@ -8,7 +8,6 @@ import anyio.from_thread
 import pytest
 
 import fairq
-from fairq.errors import BadRequest, TooLarge
 
 from .runtimes import Service, on_both, wait_until, working
 
@@ -53,40 +52,6 @@ async def test_what_a_handler_enqueues_is_one_task_for_equal_payloads_if_it_says
     async with service.client() as client, working(app):
         one, same, other = await (await client.enqueue("work", None, result_ttl=60)).result(timeout=10)
         assert one == same != other
-
-
-@on_both
-async def test_what_no_acknowledgement_can_have_is_refused_in_the_handler(service: Service) -> None:
-    app, errors = service.worker(3), list[fairq.FairqError]()
-
-    @app.task("work")
-    async def work(task: fairq.Task) -> None:
-        for queue, payload, options in (
-            ("Not A Queue", 1, {}),
-            ("next", object(), {}),
-            ("next", 1, {"batch": "b"}),
-            ("next", 1, {"id": "a/b"}),
-            ("next", "x" * (1 << 20), {}),
-            ("work", 1, {"id": task.id}),
-        ):
-            with pytest.raises((BadRequest, TooLarge)) as caught:
-                task.then(queue, payload, **options)  # type: ignore[arg-type]
-            errors.append(caught.value)
-        task.then("next", 0, id=task.id)
-        with pytest.raises(BadRequest) as repeated:
-            task.then("next", 1, id=task.id)
-        errors.append(repeated.value)
-        task.then("work-2", 1, id=task.id)
-        for n in range(14):
-            task.then("next", n)
-        with pytest.raises(TooLarge) as caught:
-            task.then("next", 16)
-        errors.append(caught.value)
-
-    async with service.client() as client, working(app):
-        task = await client.enqueue("work", {}, result_ttl=60)
-        await task.result(timeout=10)
-        assert [error.field for error in errors] == ["queue", "payload", "batch", "id", "payload", "id", "id", "links"]
 
 
 @on_both

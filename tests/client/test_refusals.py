@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 import pytest
 
 import fairq
+from fairq.client.links import Links
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
-from fairq.model.tasks import OPTIONS, SCHEDULED
-from tests.server.refusals import RULES, Row, rows_of
+from fairq.model.tasks import MAX_LINKS_BYTES, OPTIONS, SCHEDULED
+from tests.server.refusals import LINK, LINKS, RULES, Row, rows_of
 from tests.store.cases import case, raises_for
 
 
@@ -138,3 +139,22 @@ async def test_what_no_frame_has_is_refused_as_well(
     for value in values:
         with case(value), raises_for(field):
             await call(**{field: value})
+
+
+OF_LINKS: list[tuple[list[Asked], str, str]] = [
+    *((links, code, field) for links, code, field in LINKS if field in ("queue", "id", "batch") or len(links) > 16),
+    ([{**LINK, "queue": "q", "id": "own"}], "bad_request", "id"),
+    ([{**LINK, "payload": object()}], "bad_request", "payload"),
+    ([{**LINK, "delay": -1}], "bad_request", "delay"),
+    ([{**LINK, "payload": "x" * MAX_LINKS_BYTES}], "too_large", "payload"),
+    ([{**LINK, "id": f"l-{n}", "payload": "x" * (MAX_LINKS_BYTES // 2)} for n in range(2)], "too_large", "links"),
+]
+
+
+def test_a_handler_is_refused_what_an_acknowledgement_cannot_have() -> None:
+    for (*before, bad), code, field in OF_LINKS:
+        task = fairq.Task("own", "q", "ada", 1, 5, None, 0, links=Links("q", "ada/own"))
+        for link in before:
+            task.then(**link)
+        with case(bad), raises_for(field, TooLarge if code == "too_large" else BadRequest):
+            task.then(**bad)

@@ -8,6 +8,7 @@ import trio
 import fairq
 import fairq.testing
 from fairq.errors import BadRequest, Forbidden
+from tests.store.cases import raises_for
 
 
 async def test_attempts_enqueue_once_and_link_when_they_succeed() -> None:
@@ -34,20 +35,20 @@ async def test_attempts_enqueue_once_and_link_when_they_succeed() -> None:
 
 
 async def test_what_is_refused_says_why() -> None:
-    app, errors, tasks = fairq.Worker(), list[fairq.FairqError](), list[fairq.Task]()
+    app, tasks = fairq.Worker(), list[fairq.Task]()
 
     @app.task("work")
     async def work(task: fairq.Task) -> None:
-        tasks.append(task)
-        with pytest.raises(BadRequest) as caught:
+        with raises_for("expires_in"):
             await task.enqueue("next", 1, delay=5, expires_in=3)
-        errors.append(caught.value)
+        with raises_for("id"):
+            task.then("work", 1, id=task.id)
+        tasks.append(task)
 
     with trio.fail_after(30):
         async with fairq.testing.run(app) as service:
             await service.enqueue("work", {})
             await service.drain()
-            assert [error.field for error in errors] == ["expires_in"]
             with pytest.raises(Forbidden):
                 await tasks[0].enqueue("next", 1)
             with pytest.raises(BadRequest, match="the handler has ended"):
