@@ -99,7 +99,7 @@ end
 --         state, as of `tasks`
 --         | "replaced" (stored, and the waiting task that held its dedupe key is cancelled)
 --         | "expired" (it would expire before it could start: not stored)
---         and last, in a partition in which the tenant has just begun to wait, the weight of those that compete there
+--         and last, if it is a partition and the tenant begins to wait: the weight of the tenants that compete there
 function writes.enqueue(keys, args)
   local call, new = calls.open_made(keys, args), arrivals.new(args[3])
   check_tenant(new.tenant)

@@ -213,7 +213,7 @@ end
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
 --         (of opening hours: see `set_opening_hours`), a list of the leases that were reaped: id, number, attempt; and
---         in a partition in which a tenant has just begun to wait, the weight of those that compete there
+--         if it is a partition and a tenant begins to wait: the weight of the tenants that compete there
 --         A tick that finds nothing writes nothing.
 function drains.tick(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)

@@ -83,7 +83,7 @@ class Accounts(Limiting):
         self.estimate: float = 0
         self.estimate_sq: float = 0
         self.mean: float = 0  # the expected duration of a running task, when the call began
-        self.touched: list[Tenant] = []
+        self.touched: dict[Tenant, None] = {}  # in this order
         self.woken: list[Tenant] = []
         self.readied = False
         self.freed = False
@@ -99,8 +99,7 @@ class Accounts(Limiting):
             self.numbers += 1
             self.tenants[name] = Tenant(name, self.numbers)
         t = self.tenants[name]
-        if t not in self.touched:
-            self.touched.append(t)
+        self.touched[t] = None
         return t
 
     def age_of(self, t: Tenant) -> float:
@@ -265,10 +264,11 @@ class Accounts(Limiting):
 
     def seat_all(self) -> None:
         """Seat the tenants that the call touched; seating one may touch another."""
-        i = 0
-        while i < len(self.touched):
-            self.seat(self.touched[i])
-            i += 1
+        seated = 0
+        while seated < len(self.touched):
+            for t in list(self.touched)[seated:]:
+                self.seat(t)
+                seated += 1
 
     def charge(self, t: Tenant) -> float | None:
         """Charge a dispatch, where tasks are shared; returns by how much it moved the clock."""

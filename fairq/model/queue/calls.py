@@ -60,7 +60,7 @@ class Calls(FairPick):
 
     def open(self, now: float, witness: float = math.inf) -> float:
         """Begin a call: time never goes back. `witness` is the caller's own time."""
-        self.touched, self.woken, self.readied, self.freed, self.cost = [], [], False, False, 0
+        self.touched, self.woken, self.readied, self.freed, self.cost = {}, [], False, False, 0
         self.promised = 0
         self.lowered_from, self.lowered_by = None, []
         back = self.now - now
