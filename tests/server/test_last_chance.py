@@ -12,6 +12,7 @@ import trio
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
+from .clock import StoreClock
 from .harness import OPERATOR, WORKER, Raw, lease_of, raw, running, tenant
 from .test_reconnect import LONG, end_grace
 
@@ -176,13 +177,20 @@ async def test_one_that_waits_goes_back(server_store: str, way: Callable[[Served
         assert (await states_and_losses(served, "b"))[0][1] in (0, 1)
 
 
-async def test_its_lease_goes_on_while_it_waits(server_store: str) -> None:
+async def test_its_lease_goes_on_while_it_waits(server_store: str, store_clock: StoreClock) -> None:
     async with suspected(server_store, "a", "b", lease_ms=SHORT_MS) as (served, _), raw(served, WORKER) as worker:
         await worker.attach("q", credit=2)
         (first,) = await worker.pushed()
+        await is_in_line(served, 1)
+
+        async def is_renewed() -> bool:
+            (second,) = await served.app.store.tasks("q", ["ada/b"])
+            return second.at_ms == store_clock.now_ms + SHORT_MS
+
         for _ in range(8):
+            store_clock.move(store_clock.now_ms + SHORT_MS // 4)
             assert await worker.settle("q", "extend", first) == ["ok"]
-            await trio.sleep(SHORT_MS / 4000)
+            await wait_until(is_renewed)
         await worker.settle("q", "ack", first)
         (second,) = await worker.pushed()
         assert (second["id"], second["attempt"]) == ("b", first["attempt"])
