@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import fairq
-from fairq.errors import BadRequest, OutcomeUnknown, Unauthorized, Unavailable
+from fairq.errors import BadRequest, OutcomeUnknown, SettingsError, Unauthorized, Unavailable
 from tests.server.harness import OPERATOR, tenant
+from tests.store.cases import case, raises_for
 
 from .runtimes import Api, Service, on_all, running_service, tls_url
 
@@ -200,6 +201,19 @@ async def test_no_server_is_unavailable_and_a_bad_token_unauthorized(api: Api, s
     async with api.open_client("ws://no-such-host.invalid", token=tenant("ada"), timeout=0.2) as client:
         with pytest.raises(Unavailable):
             await client.enqueue("emails", 1)
+
+
+URLS: list[Any] = ["", "http://x", "ws://", "ws://x:port", "ws://[::1", "127.0.0.1:7700", []]
+TOKENS = ["", " ", "two words", "tökén", "line\nbreak"]
+
+
+@on_all
+async def test_what_is_no_url_or_no_token_is_refused_at_once(api: Api) -> None:
+    for field, url, token in [*(("url", url, "t") for url in URLS), *(("token", "ws://x", each) for each in TOKENS)]:
+        with case(url, token), raises_for(field, SettingsError) as caught:
+            async with api.open_client(url, token=token):
+                pass
+        assert field == "url" or not token.strip() or token not in caught.value.message
 
 
 @pytest.mark.parametrize("first", ["dead", "silent", "unusable", "frozen"])

@@ -20,7 +20,6 @@ from fairq.wire.terms import TIMEOUT_S
 from tests.cli.harness import environment
 from tests.client.runtimes import Service
 from tests.server.harness import tenant
-from tests.store.cases import case
 from tests.store.waiting import wait_for
 
 from .test_threads import Calls, calls
@@ -118,14 +117,6 @@ def test_inside_an_event_loop_it_says_what_to_use_there(service: Service, ada: f
     asyncio.run(enqueue())
     trio.run(enqueue)
     asyncio.run(asyncio.to_thread(ada.enqueue, "emails", 1))  # a thread of an event loop's has none
-
-
-def test_settings_are_checked_when_it_is_opened() -> None:
-    with pytest.raises(SettingsError, match="invalid token"):
-        fairq.sync.open_client("ws://127.0.0.1:1", token="two words")
-    for url in ("http://127.0.0.1:1", "ws://[::1", "ws://127.0.0.1:x", "ws://"):
-        with case(url), pytest.raises(SettingsError, match="invalid server URL"):
-            fairq.sync.open_client(url, token="t")
 
 
 def test_a_client_opened_without_a_token_needs_one_at_its_first_call(
