@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 
 import orjson
@@ -11,7 +9,7 @@ import pytest
 
 from tests.server.harness import tenant
 
-from .harness import Commands, Finished, ServerThread, Terminal, check_error, read_until, started
+from .harness import Commands, Finished, ServerThread, check_error, read_until, started
 from .test_enqueue_lines import Acker, write
 
 ADA = tenant("ada")
@@ -59,19 +57,10 @@ def test_one_batch_is_shown(filled: Commands, server: ServerThread) -> None:
     check_error(filled("batches", "show", "emails", "ada/none"), 1, "no batch")
 
 
-def test_cancelling_asks_unless_it_is_asked_not_to(filled: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cancel(answer: io.StringIO, *options: str) -> Finished:
-        monkeypatch.setattr(sys, "stdin", answer)
-        return filled("batches", "cancel", "emails", "r-1", *options, token=ADA)
-
-    check_error(cancel(io.StringIO()), 2, "--yes")
-    for answer in ("n\n", "\n", ""):
-        asked = cancel(Terminal(answer))
-        assert (asked.code, asked.out) == (1, "")
-        assert "Cancel the 2 tasks of batch r-1" in asked.err
-        assert "nothing was cancelled" in asked.err
-    assert cancel(Terminal("y\n")).out == "r-1: cancelled\n"
-    again = cancel(io.StringIO(), "--yes")
+def test_a_batch_is_cancelled_once_and_no_other(filled: Commands) -> None:
+    cancel = ("batches", "cancel", "emails", "r-1", "--yes")
+    assert filled(*cancel, token=ADA).out == "r-1: cancelled\n"
+    again = filled(*cancel, token=ADA)
     assert (again.code, again.out) == (1, "r-1: complete already\n")
     row = filled("batches", "show", "emails", "r-1", "--json", token=ADA).json
     assert (row["state"], row["cancelled"]) == ("complete", 2)

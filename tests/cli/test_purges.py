@@ -1,16 +1,14 @@
-"""Cancelling all that waits, of a tenant or a queue, and deleting tenants: commands, questions and counts."""
+"""Cancelling all that waits, of a tenant or a queue, and deleting tenants: commands and counts."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
 
-import pytest
-
 from fairq.model.tasks import Settlement
 from tests.server.harness import tenant
 
-from .harness import Commands, ServerThread, Terminal, check_error
+from .harness import Commands, ServerThread, check_error
 from .test_commands import lines
 
 
@@ -53,16 +51,6 @@ def test_cancel_all_takes_filters_and_tenants_cancel_their_own(commands: Command
     assert commands("tasks", *ids, "--tenant", "ada", "--error", "timeout").out == "cancelled: 0\n"
     assert commands("tasks", *ids, token=tenant("ada")).out == "cancelled: 3\n"
     assert waiting(commands) == {"ada": 0, "bob": 1}
-
-
-def test_a_purge_is_asked_about_with_the_count(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(commands)
-    for answer, left in ("n\n", 3), ("", 3), ("y\n", 0):
-        monkeypatch.setattr("sys.stdin", Terminal(answer))
-        done = commands("tenants", "purge", "emails", "ada")
-        assert "3 waiting tasks match. Cancel" in done.err
-        assert done.code == (1 if left else 0)
-        assert waiting(commands)["ada"] == left
 
 
 def test_exists_tells_by_its_code(commands: Commands) -> None:
