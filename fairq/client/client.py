@@ -54,8 +54,9 @@ def _task_of(outcome: str, id: str, queue: str, client: Client) -> EnqueuedTask:
 class Client(ScheduleRequests):
     """A connection to the service that mends itself. Calls may be made by many tasks at once; they share frames.
 
-    Every call gives up after `timeout` seconds (the client's, where the call names none) with Unavailable (nothing was
-    done) or OutcomeUnknown (it may have been; the same call with the same ids is safe to repeat).
+    Every call gives up after `timeout` seconds (the client's, where the call names none): with OutcomeUnknown if it may
+    have been done, else with the last refusal that is Retryable, or Unavailable. The same call with the same ids is
+    safe to repeat while ids are remembered: a minute after a task has ended.
     """
 
     @lists_options
@@ -108,7 +109,7 @@ class Client(ScheduleRequests):
     ) -> list[EnqueuedTask]:
         """Enqueue at least one task, each with options of its own, as `enqueue_many` does tasks that share them.
 
-        They are not checked here; the server refuses the frame of one that breaks a rule.
+        They are not checked here; the server refuses a frame with one that breaks a rule. Other calls in it go again.
         """
         with tracing.active.enqueueing(queue, tasks) as tasks:
             if owner_of(tasks[0].id):

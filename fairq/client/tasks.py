@@ -28,7 +28,8 @@ else:
 class EnqueuedTask:
     """A task that the service has taken over.
 
-    `is_duplicate`: it knew the id already, or another task holds the dedupe key, and then `id` is that one's.
+    `is_duplicate`: it knew the id already, maybe by this call, sent again after an answer was lost; or another task
+    holds the dedupe key, and then `id` is that one's.
     `duplicate_of_state`: how the task stands that was there before, as in `TaskState`: one that is `dead` does not run
     unless it is replayed. Empty if it is no duplicate, or the server is an older one.
     `is_replaced`: it took the place of the waiting task that held the dedupe key, which is cancelled.

@@ -107,7 +107,8 @@ _OWN = "own"  # of each task: not one of a schedule's options
 
 
 class NewTask(NamedTuple):
-    """A task to enqueue, and the table of all options. Times in ms; None, 0 and empty texts mean none.
+    """A task to enqueue, and the table of all options. Times in ms; None, 0 and empty texts mean none, but
+    0 is the most urgent `priority`, and no limit of attempts.
 
     The wire has these fields by these names; the SDK's options are named without `_ms`, and in seconds; the store packs
     them as OPTIONS (lua/base/formats.lua). Each is annotated with what checks it.

@@ -1,4 +1,4 @@
-"""Covered enqueues: a claim of the same server takes their tasks, so no other server is notified.
+"""Covered enqueues: a claim of the same server takes as many tasks, perhaps others, so no other server is notified.
 
 An enqueue is covered if a claim is *promised* to it: one that leaves in the same turn, with room for all its tasks that
 are ready at once. It is promised if all of this holds:

@@ -28,7 +28,7 @@ class Call:
     tasks: Sequence[NewTask] = ()  # of an enqueue; its result is an outcome for each, None until it comes
     missing: int = 0  # outcomes still to come
     under_way: int = 0  # frames without an answer
-    in_doubt: bool = False  # part of it was done, or may have been; once it is done: by a frame without an answer
+    in_doubt: bool = False  # a frame was lost or refused as outcome_unknown, or did only part of it; stays true
     last_refusal: FairqError | None = None
 
     def finish(self, result: Any = None, error: FairqError | None = None) -> None:

@@ -109,7 +109,7 @@ class ClientSession(Session):
     _opened_at: float = field(default=0.0, init=False)
     _refusals: int = field(default=0, init=False)
     _resume_at: float | None = field(default=None, init=False)  # all frames are held back until then
-    # Those of them, by ref; when each was sent, and its size.
+    # The frames under way, by ref: each with where it counts, when it was sent, and its size.
     _exchanges: dict[int, tuple[Exchange, Sequence[_Place], float, int]] = field(factory=dict, init=False)
     _in_window: dict[int, None] = field(factory=dict, init=False)  # those that count in a window, the oldest first
     _is_full: bool = field(default=False, init=False)  # frames wait for such a window, or did
@@ -388,7 +388,7 @@ class ClientSession(Session):
             self._is_full = True
             return None
         for key in self.enqueues.lines:
-            # A producer may have any number of tasks for a late queue.
+            # Late frames count for their own queue still: a producer may have any number of tasks for it.
             window = SEND_WINDOW - self.under_way.get(key, 0)
             if (key[0] == "enqueue_from" or not self.is_draining) and self.has_room(EnqueueExchange, key, window):
                 return key

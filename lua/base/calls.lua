@@ -141,7 +141,7 @@ local OF_CALL = {__index = {
   changed_runs = false, extended = false, ended = false,  -- leases (tasks/leases.lua)
   lines = false,                                  -- turns of groups inside tenants (tasks/group_order.lua)
   fired_bytes = 0,                                -- payloads of schedules (features/schedules.lua)
-  lowered = false,                                -- by how much lost leases lower the level (pick/charges.lua)
+  lowered = false,                                -- the level before lost leases lowered it, and their tenants
   is_changed = false,                             -- whether it changed anything outside the tenants' accounts
   messages = false,                               -- to be published when all is written
 }}

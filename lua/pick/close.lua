@@ -18,7 +18,7 @@ end
 
 -- The weight of the tenants of a partition that compete, for a call that had one of them begin to wait: its server
 -- serves the partition out of turn, once. Nil where a queue has no partitions.
-function close.woken(call)
+function close.competing_weight(call)
   return is_partition(call) and call.queue.weight_sum or nil
 end
 

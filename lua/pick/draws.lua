@@ -1,20 +1,20 @@
 -- needs: accounts, calls, limits
 --
--- Choosing among the tenants that have slots: rules 2 and 4 of pick/README.md. A round looks at once at all tenants
--- that it may need. It knows them by their tags, and compares them packed. No slot changes meanwhile.
+-- Choosing among the tenants that have seats: rules 2 and 4 of pick/README.md. A round looks at once at all tenants
+-- that it may need. It knows them by their tags, and compares them packed. No seat changes meanwhile.
 
 local FEW = 16       -- up to this number of tenants, a round looks at all of them
 local LOOKS = 2      -- otherwise, tenants that it looks at for each pick
 local FIRST = 4      -- the least that it looks at
 local REDRAWS = 4    -- more tenants that it looks at for each pick, while too few are due
-local BLOCKS, WIDEST = 8, 64  -- of a throw: blocks, at least; slots of a block, at most
+local BLOCKS, WIDEST = 8, 64  -- of a throw: blocks, at least; seats of a block, at most
 local CURSOR = 4     -- picks for which the cursor looks at one tenant
-local PAGE = 1024    -- a class of so many slots is read as a whole
+local PAGE = 1024    -- a class of so many seats is read as a whole
 local PACE = ACCOUNT.format:match('^<.......')  -- the fields that tenants are compared by, up to `ready`
 
 local function by_class(one, other) return one.class < other.class end
 
--- The slots as a line that blocks are thrown at: one span per class that has tenants, in the order of the classes.
+-- The seats as a line that blocks are thrown at: one span per class that has tenants, in the order of the classes.
 function draws.read_line(call)
   local line, moved, n, all, tenants = {}, call.moved_tags, 0, 0, 0
   for class, count in pairs(calls.classes_of(call)) do
@@ -30,7 +30,7 @@ function draws.read_line(call)
   return line
 end
 
--- Adds the tags in `count` slots of a span behind the first `before`, seen through the changes that this call has not
+-- Adds the tags in `count` seats of a span behind the first `before`, seen through the changes that this call has not
 -- written yet.
 local function add_tags(span, before, count, tags)
   local slots, changed, n, last = span.slots, span.changed, #tags, 4 * before
@@ -47,7 +47,7 @@ local function add_tags(span, before, count, tags)
   end
 end
 
--- Adds the tags of `count` slots from a place of the line on; after the last one comes the first.
+-- Adds the tags of `count` seats from a place of the line on; after the last one comes the first.
 function draws.tags_from(line, place, count, tags)
   while count > 0 do
     for i = 1, #line do
@@ -64,7 +64,7 @@ function draws.tags_from(line, place, count, tags)
 end
 
 -- Throws blocks at the line: adds the tags of some `count` tenants, of each class its part by the length of its span.
--- All slots of a class are equally likely.
+-- All seats of a class are equally likely.
 local function throw(call, line, count, tags)
   local width, random = 1, calls.random
   while 2 * width * BLOCKS <= count and width < WIDEST do width = 2 * width end
@@ -84,7 +84,7 @@ local function throw(call, line, count, tags)
   end
 end
 
--- True if a tenant that has a slot cannot be served any more: it loses the slot when the round is over. Only the call
+-- True if a tenant that has a seat cannot be served any more: it loses the seat when the round is over. Only the call
 -- itself, or lowering a limit for all tenants, can cause that.
 local function is_out(call, account)
   if call.queue.limited == 0 and call.touched[account.tag] == nil then return false end

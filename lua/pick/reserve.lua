@@ -21,7 +21,7 @@
 --    and owe so much that they get nothing once the reserve ends.
 -- 5. The other tenants keep their slots, their weight and their clock.
 --
--- The sorted set `idle` has the tenants that stand in slots and have nothing running, by virtual time, which does not
+-- The sorted set `idle` has the tenants that have seats and have nothing running, by virtual time, which does not
 -- change with time for them. It exists while there is a reserve; ticks fill it when one is set (`limits.sweep`).
 
 local NO_LOAN, LOAN, GIFT = accounts.NO_LOAN, accounts.LOAN, accounts.GIFT
@@ -61,7 +61,7 @@ local function may_borrow(call, account)
   return is_idle(account) and not call.passed_over[account]
 end
 
--- The idle tenants with slots, the next one to serve last: as many as the round may need. Those that this call has
+-- The idle tenants with seats, the next one to serve last: as many as the round may need. Those that this call has
 -- touched are not written yet, and may still stand in the set.
 local function list_idle(call, wanted)
   local line, tags = {}, redis.call('ZRANGE', call.prefix .. 'idle', 0, wanted + #call.touched - 1)
@@ -116,7 +116,7 @@ function reserve.repay(call, account)
   return limits.is_guaranteed(call, account)
 end
 
--- Writes which of the tenants that the call touched have slots and nothing running.
+-- Writes which of the tenants that the call touched have seats and nothing running.
 function reserve.write(call)
   local idle, others = {}, {}
   for _, tag in ipairs(call.touched) do

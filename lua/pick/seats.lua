@@ -2,7 +2,7 @@
 --
 -- Seats: the places of tenants in the structures of the fair pick (pick/README.md).
 
--- The tag in a slot, seen through the changes that this call has not written yet.
+-- The tag in a seat, seen through the changes that this call has not written yet.
 local function tag_in(call, class, slot)
   local changed = table_in(call, 'moved_tags')[class]
   return changed and changed[slot]
@@ -144,7 +144,7 @@ function seats.seat_all(call)
   end
 end
 
--- Writes the slots that the call changed. Beyond a class's count its string may hold anything.
+-- Writes the seats that the call changed. Beyond a class's count its string may hold anything.
 function seats.write(call)
   for class, changed in pairs(call.moved_tags) do
     local count, at = call.classes[class], call.prefix .. 'class:' .. class

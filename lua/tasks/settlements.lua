@@ -107,7 +107,7 @@ end
 -- After the first attempt that counts there is no delay: most workers die of something else. After later ones, failures
 -- included, there is one, so that a task that kills its workers does not kill one after the other. `counts(run)` counts
 -- a lost lease, and returns whether it was the last one allowed.
-local function lose(call, account, id, counts)
+local function end_lost(call, account, id, counts)
   local run = end_run(call, id, leases.REAPED)
   local is_over = counts and counts(run) or is_last_attempt(run)
   feeds.tell_of(call, account, id, 'failed', run.attempt, REASONS[LEASE_LOST])
@@ -117,18 +117,19 @@ local function lose(call, account, id, counts)
 end
 
 function ACTIONS.reap(call, account, id)
-  lose(call, account, id)
+  end_lost(call, account, id)
 end
 
 function ACTIONS.lose(call, account, id)
-  lose(call, account, id, function(run) return lost_leases.count(call.queue, run, false) end)
+  end_lost(call, account, id, function(run) return lost_leases.count(call.queue, run, false) end)
 end
 
 function ACTIONS.lose_alone(call, account, id)
-  lose(call, account, id, function(run) return lost_leases.count(call.queue, run, true) end)
+  end_lost(call, account, id, function(run) return lost_leases.count(call.queue, run, true) end)
 end
 
--- Why this number does not open a lease: `gone` if its owner settled it already or it never existed, else `stale`.
+-- Why this number does not open a lease: `gone` if it was settled, or released by its server, or never existed; else
+-- `stale`.
 local function refusal(call, id, number)
   local lease = leases.lease_of(call, id)
   if lease then return lease.lease == number and lease.state == leases.SETTLED and 'gone' or 'stale' end

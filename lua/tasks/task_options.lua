@@ -1,7 +1,7 @@
 -- needs: accounts, limits
 --
 -- The rarely used options of a task: a priority other than the default, a dedupe key, a batch, a group, keeping the
--- result, events.
+-- result, events, its own waits before retries.
 --
 -- They are stored in the hash `task_options`, for tasks that have any. `features` of a record or run says so, and
 -- `queue.tasks_with_options` counts these tasks. Tasks without options cost no extra read or write.

@@ -4,8 +4,8 @@
 -- The verb `claim`: the fair pick (pick/README.md), and the lease that is written in the same atomic step.
 --
 -- A claim works in rounds: pick tenants (none leaves its seat meanwhile, so the line of seats stays true), take their
--- tasks, seat the tenants that were emptied. All of that only reads; then comes one block of writes (`write_claim`), so
--- that any error leaves the queue unchanged. A second round is needed when the first served all there was outside the
+-- tasks, seat the tenants that were emptied. All of that only reads; then come all writes (`write_claim`, the close),
+-- so that any error leaves the queue unchanged. A second round is needed when the first served all that was not on the
 -- wake list (a tenant that is served from there takes a seat only afterwards), when picks found no task, or when none
 -- of the tenants that it looked at has more. (pick/README.md explains seats, their line, and the wake list.)
 --
@@ -141,7 +141,7 @@ local function put_back(call, returned)
   for i = #returned, 1, -1 do places.put_in_order(call, returned[i].account, {returned[i].id}, true) end
 end
 
--- The one block of writes of a claim.
+-- The writes of a claim, but for its batches and what the close writes.
 local function write_claim(call, taking)
   if #taking.ids > 0 then leases.write_new(call, taking.lease, taking.name, taking.ids, taking.runs) end
   if taking.expiring then write('ZREM', call.prefix .. 'expiring', taking.expiring) end
@@ -238,7 +238,7 @@ function claim.carry_out(call, taking)
   if rounds > 0 or has_changed or is_short and queue.hungry == 0 then
     write_claim(call, taking)
     batch_ends.finish(call)
-    if is_short then  -- there may be more tasks behind many that have expired: the server claims again
+    if is_short then  -- there may be more, if a bound ended it: the server claims again
       queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not only_reserve_left
     end
     close.call(call)

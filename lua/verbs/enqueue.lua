@@ -109,6 +109,6 @@ function writes.enqueue(keys, args)
     close.call(call)
   end
   if new.has_duplicates then enqueue.tell_states(call, args, 4, outcomes) end
-  if call.to_wake then outcomes[#outcomes + 1] = close.woken(call) end
+  if call.to_wake then outcomes[#outcomes + 1] = close.competing_weight(call) end
   return outcomes
 end

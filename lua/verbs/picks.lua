@@ -1,6 +1,6 @@
 -- needs: accounts, calls, charges, draws, limits, reserve, seats, takes
 --
--- Picks: which tenants a claim serves, in rounds, and which tasks of theirs it takes. Nothing is written here.
+-- Picks: which tenants a claim serves, in rounds, and which tasks of theirs it takes. Only `write_woken` writes.
 
 -- NAMED: an account's numbers and name. SERVED: the numbers up to `ready`, and all else, from KEPT_AT on, as one text.
 local NAMED, SERVED, KEPT_AT = ACCOUNT.format:match('^[^c]*c0'), '<IdddIBIc0', 38
@@ -101,7 +101,8 @@ local function dispatch(call, round, account)
   end
 end
 
--- Serves a tenant, or has it repay a loan. A served tenant with a slot raises the level to its virtual time.
+-- Serves a tenant, or has it repay a loan. A drawn tenant raises the level to its virtual time; one that stands in for
+-- it, in a full reserve, does not.
 local function serve(call, round, account, is_drawn)
   local queue = call.queue
   if call.touched[account.tag] == nil and accounts.has_groups(call, account) then call.costly = call.costly + 1 end

@@ -244,5 +244,5 @@ function drains.tick(keys, args)
   return {call.now, next_at, call.queue.ready, promoted, expired, reaped, trimmed,
     is_due.fires and count_due(call, 'fires') or 0,
     is_due.opening_changes and count_due(call, 'opening_changes') or 0, lost,
-    call.to_wake and close.woken(call) or nil}
+    call.to_wake and close.competing_weight(call) or nil}
 end

@@ -143,7 +143,7 @@ class Walk:
                 await self.collect(worker)
 
     async def collect(self, worker: Worker) -> None:
-        """Take in what was pushed to a worker: a task that waits, and that nobody holds."""
+        """Take in the tasks pushed to a worker: each waits, and nobody holds it."""
         await worker.connection.value.ask("credit", credit=worker.credit)  # behind all pushes so far
         pushes = worker.connection.value.pushes
         for task in [task for push in pushes for task in push["tasks"]]:

@@ -116,7 +116,7 @@ class Settling(Batching):
         return is_over
 
     def reap(self, id: str, run: Run, now: float, until: float, is_over: bool) -> None:
-        """Put the task of a lost lease back at the head of the list; after the first attempt, with a delay."""
+        """Put the task of a lost lease back at the head of the list, or, if an attempt counted before, with a delay."""
         t = self.end_lease(id, run, "reaped", until)
         self.tell_of(id, "failed", now, run.attempt, "lease_lost")
         if is_over or run.is_last:

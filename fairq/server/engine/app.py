@@ -3,7 +3,7 @@
 A server is stateless: all lasting state is in the store, so any number of servers may serve one store. Stopping takes
 three steps. First, there are no new connections and no new claims, and waiting requests are answered `draining`. Then
 workers are asked to drain and get `grace` seconds to settle their leases. Then the remaining leases are released, so
-that workers of other servers get the tasks at once.
+that workers of other servers get the tasks at once. Leases over HTTP, and of workers closed as silent, run on.
 """
 
 from __future__ import annotations

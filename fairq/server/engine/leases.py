@@ -4,9 +4,9 @@
 |---|---|
 | nothing came for TIMEOUT_S | none: each ends when it has run out |
 | it ends while the server drains | `release` |
-| a close by either side; also a revoked token, or a newer worker of its name | `reap` |
+| a close by either side; also a revoked token, or a newer worker of its name that closes it | `reap` |
 | it broke, and this run of its worker attached again | `reap`, of those that it did not bring |
-| it broke, and the same run is not back after `reconnect_grace_s` | `lose`; `lose_alone` if only one may have begun |
+| it broke, and a newer run attached, or none in `reconnect_grace_s` | `lose`; `lose_alone` if only one may have begun |
 
 Tasks that have not begun are released: prefetched ones, except after a silence, and those that wait to run alone.
 """
@@ -89,7 +89,10 @@ class Leases:
         return (holder.identity.token_id, holder.name) != (connection.identity.token_id, connection.name)
 
     def move(self, leases: Sequence[Brought], connection: Connection) -> None:
-        """Move leases to the account of the connection that brought them, from any other one of this server."""
+        """Move leases to the account of the connection that brought them, from any other one of this server.
+
+        A task that runs alone still does. One that comes from another server may get others beside it.
+        """
         now = trio.current_time()
         for each in leases:
             holder = self.holder(each.key, each.lease)
@@ -119,7 +122,7 @@ class Leases:
             if connection.ended_silent:
                 self.ended.unpark_all()
                 return
-            connection.account.drop_all()
+            connection.account.drop_all()  # it was being closed for another reason: they run out as well
         is_broken_worker = connection.is_broken and bool(connection.queues)
         if is_broken_worker:  # tenants may break off as often as they like: workers' leases do not wait for them
             self.reconnects.take(1, trio.current_time())

@@ -151,7 +151,7 @@ class Queues:
     def promise_claim(self, queue: str, tenant: str, tasks: int) -> str | Covered:
         """Return which servers the store notifies of a tenant's tasks that are about to be enqueued.
 
-        None if a claim is promised to them (`Covered`: store/covered.py), `wake <server>` or `all`. Sends nothing.
+        A `Covered` (store/covered.py) if a claim is promised to them: no server is. Else `wake <server>` or `all`.
         """
         registry = self.store.registry
         places = () if queue in registry.making else registry.known.get(queue, ())

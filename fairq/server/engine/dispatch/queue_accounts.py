@@ -15,8 +15,8 @@ A queue in which a tenant has just begun to wait, and for which this server is t
 gets one slot before those that are further behind, unless it is ahead of them by _SOON of its turns: a lease, or what
 it gets in a row. That slot is charged like any other, so it has fewer later.
 
-A queue that is next gets as many short tasks in a row as take all slots GRAIN_S: else each claim of many queues would
-bring one. Before any of its tasks has ended it gets one, and counts as the longest of all.
+A queue that is next gets so many short tasks in a row that they fill all slots for GRAIN_S: else each claim of many
+queues would bring one. Before any of its tasks has ended it gets one, and counts as the longest of all.
 
 Where workers differ in their queues, one queue's other workers may give it more than the rest can ever have. It leaves
 the slots that it shares with them to them, which is fair; but when those other workers have gone, it would wait until

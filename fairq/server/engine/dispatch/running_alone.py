@@ -10,7 +10,7 @@ the push: a task that was cancelled, or has lost its lease, does not begin.
 | a task that waits | when | becomes |
 |---|---|---|
 | is first in line | its worker holds nothing, and a renewal says `ok` | pushed |
-| has to wait on | another worker holds nothing | first in line there |
+| is not first, or its worker is busy | another worker holds nothing | first in line there |
 | is late or cancelled, or its worker takes no more | a renewal shows it | given back, without an attempt |
 | has lost its lease | a renewal shows it | dropped |
 | has lost its worker | the connection ends | given back (fairq/server/engine/leases.py) |

@@ -279,34 +279,34 @@ class WorkerRegistry:
             if not self._connections[key]:
                 del self._connections[key]
 
-    async def take_name(self, token: str, worker: str, order: AttachOrder, kept: Sequence[Any]) -> None:
-        """Supersede older connections of a name; they keep none of the leases (`kept`) that the new one brings.
+    async def take_name(self, token: str, worker: str, order: AttachOrder, brought: Sequence[Any]) -> None:
+        """Supersede older connections of a name; they lose the leases that the new one has `brought`.
 
         Raises: Superseded if this run of the worker is the older one.
         """
         if any(each.attach_order.run > order.run for each in self._connections.get((token, worker), ())):
             raise Superseded(f"a newer worker is attached as {worker}", field="worker")
-        await self._supersede(token, worker, order._replace(number=_LAST), kept)
-        await self._announce(token, worker, order, kept)
+        await self._supersede(token, worker, order._replace(number=_LAST), brought)
+        await self._announce(token, worker, order, brought)
 
-    async def _supersede(self, token: str, worker: str, newest: AttachOrder, kept: Iterable[Any]) -> None:
+    async def _supersede(self, token: str, worker: str, newest: AttachOrder, brought: Iterable[Any]) -> None:
         """Close the connections of a name that attached up to `newest`."""
         self.silent.back(token, worker, newest)
         for connection in list(self._connections.get((token, worker), ())):
             if connection.closing or connection.attach_order > newest or not connection.attach_order.run:
                 continue
             log.info("worker superseded", worker=worker, remote=connection.remote)
-            for queue, id, lease in kept:
+            for queue, id, lease in brought:
                 if connection.account.has((queue, id), lease):
                     connection.account.drop((queue, id))
-            connection.session.state = State.DRAINING  # it gets no more tasks, and may still settle
+            connection.session.state = State.DRAINING  # it gets no more tasks; what it has asked is still done
             connection.close(CLOSE_SUPERSEDED, "a newer worker has this name")
             await self.end_leases(
                 connection, "reap"
             )  # now, since closing a connection that reads nothing takes a while
 
-    async def _announce(self, token: str, worker: str, order: AttachOrder, kept: Iterable[Any]) -> None:
-        said: dict[str, Any] = {"attached": [token, worker, order.run, list(kept)]}
+    async def _announce(self, token: str, worker: str, order: AttachOrder, brought: Iterable[Any]) -> None:
+        said: dict[str, Any] = {"attached": [token, worker, order.run, list(brought)]}
         if order.number:  # 0: a full store has numbered no attach
             said["number"] = order.number
         await self.questions.tell(said)
@@ -325,15 +325,15 @@ class WorkerRegistry:
             elif "answer" in said:
                 self.questions.on_answer(said["server"], *said["answer"])
             elif "attached" in said:
-                token, worker, run, kept = said["attached"]
+                token, worker, run, brought = said["attached"]
                 order = AttachOrder(run, float(said.get("number", _LAST)))  # without a number it is the last word
-                self.nursery.start_soon(self._on_attached, token, worker, order, kept)
+                self.nursery.start_soon(self._on_attached, token, worker, order, brought)
         except (ValueError, KeyError, TypeError):
             log.warning("unknown message from another server", message=message[:200])
 
-    async def _on_attached(self, token: str, worker: str, order: AttachOrder, kept: Iterable[Any]) -> None:
+    async def _on_attached(self, token: str, worker: str, order: AttachOrder, brought: Iterable[Any]) -> None:
         self.end_kept_leases(token, worker, order)
-        await self._supersede(token, worker, order, kept)
+        await self._supersede(token, worker, order, brought)
         orders = (each.attach_order for each in self._connections.get((token, worker), ()))
         if (newest := max(orders, default=order)).run > order.run:  # the server of the announced one may not know
             await self._announce(token, worker, newest, ())

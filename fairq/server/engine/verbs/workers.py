@@ -40,8 +40,8 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
         token, workers = connection.identity.token_id, app.store.workers
         run = await workers.order_of_run(token, request.worker, request.started_at_ms)
         order = AttachOrder(run, await workers.number_of_attach(token, request.worker))
-        kept = [(*each.key, each.lease) for each in brought]
-        await app.worker_registry.take_name(token, request.worker, order, kept)
+        named = [(*each.key, each.lease) for each in brought]
+        await app.worker_registry.take_name(token, request.worker, order, named)
     if refusal := why_not(request, connection.session.role, connection.session.state):  # it may have changed meanwhile
         raise refusal
     app.leases.move(brought, connection)
