@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -54,45 +54,51 @@ def test_of_a_store_that_tells_no_settings_nothing_is_promised(start_store: Star
     assert found == "the append-only file is on; the store does not tell when it is synced"
 
 
-@pytest.mark.parametrize(
-    ("settings", "level", "subject", "words"),
-    [
-        ({"appendonly": "no"}, "problem", "persistence", "appendonly is no"),
-        ({"appendfsync": "everysec"}, "warning", "persistence", "up to a second"),
-        ({"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}, "problem", "eviction", "allkeys-lru"),
-        ({"maxmemory": "1mb"}, "warning", "memory", "% of maxmemory"),
-    ],
-)
-def test_a_fault_of_the_store_is_found(
-    start_store: Start, settings: Mapping[str, str], level: str, subject: str, words: str
-) -> None:
-    done = doctor(start_store(settings).url)
-    assert done.code == (level == "problem")
-    assert words in findings(done, level)[subject]
+FAULTS: list[tuple[dict[str, str], str, str, str]] = [
+    ({"appendfsync": "everysec"}, "warning", "persistence", "up to a second"),
+    ({"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}, "problem", "eviction", "allkeys-lru"),
+    ({"maxmemory": "1mb"}, "warning", "memory", "% of maxmemory"),
+    ({"appendonly": "no"}, "problem", "persistence", "appendonly is no"),
+]
 
 
-@pytest.mark.parametrize(
-    ("replicas", "least", "level", "words"),
-    [
-        (0, 1, "warning", "has 0 replicas, and min-replicas-to-write is 1"),
-        (1, 0, "ok", "has 1 replica"),
-        (1, 1, "warning", "promoted replica takes no writes until it has 1"),
-        (2, 0, "warning", "cut off from them it takes tasks"),
-        (2, 1, "ok", "has 2 replicas"),
-    ],
-)
-def test_what_a_failover_would_cost_is_reported(
-    start_store: Start, replicas: int, least: int, level: str, words: str
-) -> None:
-    primary = start_store({"min-replicas-to-write": str(least)})
-    followers = [start_store({"replicaof": f"{stores.HOST} {primary.port}"}) for _ in range(replicas)]
+def test_a_fault_of_the_store_is_found(start_store: Start) -> None:
+    store = start_store()
+    with stores.connect(store.url) as client:
+        for settings, level, subject, words in FAULTS:
+            usual = client.config_get(*settings)
+            for name, value in settings.items():
+                client.config_set(name, value)
+            with case(settings):
+                done = doctor(store.url)
+                assert done.code == (level == "problem")
+                assert words in findings(done, level)[subject]
+            for name, value in usual.items():
+                client.config_set(name, value)
+
+
+FAILOVERS = [  # replicas, how many a write needs, and what is said
+    (0, 1, "warning", "has 0 replicas, and min-replicas-to-write is 1"),
+    (1, 0, "ok", "has 1 replica"),
+    (1, 1, "warning", "promoted replica takes no writes until it has 1"),
+    (2, 0, "warning", "cut off from them it takes tasks"),
+    (2, 1, "ok", "has 2 replicas"),
+]
+
+
+def test_what_a_failover_would_cost_is_reported(start_store: Start) -> None:
+    primary, followers = start_store(), list[stores.LocalServer]()
     with stores.connect(primary.url) as client:
-        wait_for(lambda: client.info("replication")["connected_slaves"] == replicas)
-    assert words in findings(doctor(primary.url), level)["replicas"]
-    for follower in followers[:1]:
-        with stores.connect(follower.url) as client:
-            wait_for(lambda: client.info("replication")["master_link_status"] == "up")
-        assert "takes no writes" in findings(doctor(follower.url), "problem")["replicas"]
+        for replicas, least, level, words in FAILOVERS:
+            if replicas > len(followers):
+                followers.append(start_store({"replicaof": f"{stores.HOST} {primary.port}"}))
+            wait_for(lambda: client.info("replication")["connected_slaves"] == len(followers))
+            client.config_set("min-replicas-to-write", least)
+            with case(replicas, least):
+                assert words in findings(doctor(primary.url), level)["replicas"]
+    with stores.connect(followers[0].url) as client:
+        wait_for(lambda: client.info("replication")["master_link_status"] == "up")
+    assert "takes no writes" in findings(doctor(followers[0].url), "problem")["replicas"]
 
 
 def test_a_store_that_is_away_or_refuses_the_password_is_a_problem(start_store: Start) -> None:
