@@ -65,16 +65,14 @@ FAULTS: list[tuple[dict[str, str], str, str, str]] = [
 def test_a_fault_of_the_store_is_found(start_store: Start) -> None:
     store = start_store()
     with stores.connect(store.url) as client:
+        usual = client.config_get("appendfsync", "maxmemory", "maxmemory-policy")
         for settings, level, subject, words in FAULTS:
-            usual = client.config_get(*settings)
-            for name, value in settings.items():
+            for name, value in {**usual, **settings}.items():
                 client.config_set(name, value)
             with case(settings):
                 done = doctor(store.url)
                 assert done.code == (level == "problem")
                 assert words in findings(done, level)[subject]
-            for name, value in usual.items():
-                client.config_set(name, value)
 
 
 FAILOVERS = [  # replicas, how many a write needs, and what is said
