@@ -54,12 +54,16 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 @frozen
 class Sizes:
-    """For how long faults are done, each so many times at least; how many kinds (0: all); how long a drain may take."""
+    """For how long faults are done, each so many times at least; how many kinds (0: all); how long a drain may take.
+
+    `rate`: tasks a second beside them.
+    """
 
     seconds: float = 300.0
     rounds: int = 1
     kinds: int = 0
     limit: float = 240.0
+    rate: float = 40.0
 
 
 QUICK = Sizes(seconds=0.0, kinds=2, limit=120.0)
@@ -90,7 +94,7 @@ class Run:
 
     def __attrs_post_init__(self) -> None:
         self._order = Random(f"{self.seed} order")
-        self.traffic = Traffic(Random(f"{self.seed} traffic"), self.history)
+        self.traffic = Traffic(Random(f"{self.seed} traffic"), self.history, self.sizes.rate)
         self.deeds = SCENARIOS[self.name].deeds(self.world)
         kinds = Random(f"{self.seed} {self.name}")  # so that one seed chooses others for each scenario
         self.only(*kinds.sample(sorted(self.deeds), min(self.sizes.kinds or len(self.deeds), len(self.deeds))))

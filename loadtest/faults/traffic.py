@@ -18,7 +18,7 @@ from loadtest.faults.history import Enqueued, History
 from loadtest.faults.http_worker import QUEUE as HTTP_QUEUE
 from loadtest.processes import RunFailed
 
-TENANTS, RATE = 3, 40.0
+TENANTS = 3
 SERVED_S = 120.0  # until a probe is done
 
 
@@ -28,6 +28,7 @@ class Traffic:
 
     draws: Random
     history: History
+    rate: float  # tasks a second
     is_over: trio.Event = field(factory=trio.Event, init=False)
     _numbers: itertools.count[int] = field(factory=itertools.count, init=False)
 
@@ -41,7 +42,7 @@ class Traffic:
         async with fairq.open_client(urls, token=f"dev-tenant:{tenant}") as client, trio.open_nursery() as nursery:
             while not self.is_over.is_set():
                 nursery.start_soon(self._send_one, client, f"f{next(self._numbers)}")
-                await trio.sleep(self.draws.expovariate(RATE / TENANTS))
+                await trio.sleep(self.draws.expovariate(self.rate / TENANTS))
 
     async def _send_one(self, client: fairq.Client, id: str) -> None:
         """Enqueue a task; one in ten is given up when its outcome is unknown, the others are sent again."""
