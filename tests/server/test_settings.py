@@ -138,49 +138,40 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, kind: str) -> None:
     assert str(path) in caught.value.message
 
 
-def test_http_is_off_unless_its_address_is_set_or_with_dev() -> None:
-    assert load_settings(None, {}, {}).http_address is None
-    assert load_settings(None, {}, {"http_port": 0}).http_address == ("127.0.0.1", 0)
-    assert load_settings(None, {}, {"http_host": "127.0.0.2"}).http_address == ("127.0.0.2", 7701)
-    for flags, address in (
-        ({}, ("127.0.0.1", 7701)), ({"port": 0}, ("127.0.0.1", 0)), ({"port": 7710}, ("127.0.0.1", 0)),
-        ({"http_port": 8000}, ("127.0.0.1", 8000)), ({"dev": False}, None),
-    ):  # fmt: skip
-        assert load_settings(None, {}, {"dev": True, **flags}).with_all_for_dev().http_address == address
-
-
-def test_the_operators_listener_has_an_address_of_its_own() -> None:
-    assert load_settings(None, {}, {"http_port": 0}).admin_address is None
-    assert load_settings(None, {}, {"admin_port": 0}).admin_address == ("127.0.0.1", 0)
-    assert load_settings(None, {}, {"admin_host": "127.0.0.2"}).admin_address == ("127.0.0.2", 7702)
-    for flags, address in (
-        ({}, ("127.0.0.1", 7702)),
-        ({"port": 0}, ("127.0.0.1", 0)),
-        ({"admin_port": 9}, ("127.0.0.1", 9)),
-    ):
-        assert load_settings(None, {}, {"dev": True, **flags}).with_all_for_dev().admin_address == address
-    everywhere = {"host": "0.0.0.0", "plaintext": True}
-    assert load_settings(None, {}, {**everywhere, "admin_port": 0}).admin_address == ("127.0.0.1", 0)
-
-
-def test_metrics_may_have_an_address_of_their_own() -> None:
-    assert load_settings(None, {}, {"admin_port": 0, "dev": True}).with_all_for_dev().metrics_address is None
-    everywhere = {"plaintext": True, "admin_host": "0.0.0.0"}
-    for given, address in (
-        ({"metrics_port": 0}, ("127.0.0.1", 0)), ({"metrics_host": "127.0.0.2"}, ("127.0.0.2", 7703)),
-        ({"metrics_port": 9, **everywhere}, ("0.0.0.0", 9)),
-        ({"metrics_host": "127.0.0.1", **everywhere}, ("127.0.0.1", 7703)),
-    ):  # fmt: skip
-        assert load_settings(None, {}, given).metrics_address == address
-
-
-def test_each_process_has_a_port_for_its_metrics() -> None:
-    for given, ports in (({}, []), ({"metrics_port": 0}, [0, 0, 0]), ({"metrics_port": 7703}, [7703, 7704, 7705])):
-        found = load_settings(None, {}, {**given, "processes": 3}).metrics_addresses
-        assert found == [("127.0.0.1", port) for port in ports]
-
-
+LOCAL, OTHER = "127.0.0.1", "127.0.0.2"
 EVERYWHERE: dict[str, Any] = {"host": "0.0.0.0", "plaintext": True}
+Address = tuple[str, int]
+LISTENERS: list[tuple[dict[str, Any], Address | None, Address | None, list[Address]]] = [  # HTTP, operators, metrics
+    ({}, None, None, []),
+    ({"http_port": 0}, (LOCAL, 0), None, []),
+    ({"http_host": OTHER}, (OTHER, 7701), None, []),
+    ({"host": OTHER, "http_port": 0}, (OTHER, 0), None, []),
+    ({"http_host": "0.0.0.0", "plaintext": True}, ("0.0.0.0", 7701), None, []),
+    ({"admin_port": 0}, None, (LOCAL, 0), []),
+    ({"admin_host": OTHER}, None, (OTHER, 7702), []),
+    ({**EVERYWHERE, "admin_port": 0}, None, (LOCAL, 0), []),
+    ({"dev": True}, (LOCAL, 7701), (LOCAL, 7702), []),
+    ({"dev": True, "port": 0}, (LOCAL, 0), (LOCAL, 0), []),
+    ({"dev": True, "port": 7710}, (LOCAL, 0), (LOCAL, 0), []),
+    ({"dev": True, "http_port": 8000}, (LOCAL, 8000), (LOCAL, 7702), []),
+    ({"dev": True, "admin_port": 9}, (LOCAL, 7701), (LOCAL, 9), []),
+    ({"metrics_port": 0}, None, None, [(LOCAL, 0)]),
+    ({"metrics_host": OTHER}, None, None, [(OTHER, 7703)]),
+    ({"metrics_port": 9, "plaintext": True, "admin_host": "0.0.0.0"}, None, ("0.0.0.0", 7702), [("0.0.0.0", 9)]),
+    ({"metrics_host": LOCAL, "plaintext": True, "admin_host": "0.0.0.0"}, None, ("0.0.0.0", 7702), [(LOCAL, 7703)]),
+    ({"processes": 3}, None, None, []),
+    ({"metrics_port": 0, "processes": 3}, None, None, [(LOCAL, 0)] * 3),
+    ({"metrics_port": 7703, "processes": 3}, None, None, [(LOCAL, 7703), (LOCAL, 7704), (LOCAL, 7705)]),
+]
+
+
+def test_each_listener_has_an_address_or_is_off() -> None:
+    for given, *wanted in LISTENERS:
+        found = load_settings(None, {}, given).with_all_for_dev()
+        assert [found.http_address, found.admin_address, found.metrics_addresses] == wanted, given
+        assert found.metrics_address == next(iter(found.metrics_addresses), None), given
+
+
 DO_NOT_GO_TOGETHER: list[tuple[dict[str, Any], str]] = [
     *(
         ({"host": host, "dev": True, "plaintext": True}, "dev")
@@ -212,6 +203,5 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
 def test_loopback_needs_no_tls_and_other_addresses_it_or_a_word_about_it() -> None:
     for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost"):
         assert load_settings(None, {}, {"host": host, "dev": True}).host == host
-    assert load_settings(None, {}, {"http_host": "0.0.0.0", "plaintext": True}).http_address == ("0.0.0.0", 7701)
     assert load_settings(None, {}, EVERYWHERE).plaintext
     assert load_settings(None, {}, {"host": "0.0.0.0", "tls_cert": "c", "tls_key": "k"}).tls_cert == Path("c")
