@@ -57,21 +57,19 @@ async def test_a_server_that_is_well_is_live_and_ready(client: httpx.AsyncClient
     assert (await client.head("/livez")).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "headers", "status", "code"),
-    [
-        ("GET", "/nothing", {}, 404, "not_found"), ("POST", "/livez", {}, 405, "method_not_allowed"),
-        ("GET", "/readyz", {"Authorization": "Bearer nonsense"}, 401, "unauthorized"),
-        ("GET", "/readyz", {"Authorization": f"Bearer {tenant('ada')}"}, 403, "forbidden"),
-        ("GET", "/livez", {"Origin": "https://evil.example"}, 403, "forbidden"),
-        ("GET", "/livez", {"Host": "evil.example"}, 421, "not_here"),
-    ],
-)  # fmt: skip
-async def test_what_is_refused_says_why(
-    client: httpx.AsyncClient, method: str, path: str, headers: dict[str, str], status: int, code: str
-) -> None:
-    answer = await client.request(method, path, headers=headers)
-    assert (answer.status_code, answer.json()["code"]) == (status, code)
+REFUSED: list[tuple[str, str, dict[str, str], int, str]] = [
+    ("GET", "/nothing", {}, 404, "not_found"), ("POST", "/livez", {}, 405, "method_not_allowed"),
+    ("GET", "/readyz", {"Authorization": "Bearer nonsense"}, 401, "unauthorized"),
+    ("GET", "/readyz", {"Authorization": f"Bearer {tenant('ada')}"}, 403, "forbidden"),
+    ("GET", "/livez", {"Origin": "https://evil.example"}, 403, "forbidden"),
+    ("GET", "/livez", {"Host": "evil.example"}, 421, "not_here"),
+]  # fmt: skip
+
+
+async def test_what_is_refused_says_why(client: httpx.AsyncClient) -> None:
+    for method, path, headers, status, code in REFUSED:
+        answer = await client.request(method, path, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (status, code), (method, path, headers)
 
 
 async def test_strangers_learn_that_it_is_not_ready_and_operators_why(
