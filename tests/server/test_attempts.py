@@ -14,8 +14,7 @@ from fairq.store.attempts import MAX_ENDED, MAX_ERROR, MAX_QUEUES, AttemptLog
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
-from .test_lease_holders import silence
-from .test_worker_registry import holding, is_listed
+from .test_worker_registry import is_listed
 
 ALL = AttemptFilter()
 
@@ -80,22 +79,6 @@ async def test_a_lease_that_runs_out_is_lost(one: Served, two: Served) -> None:
         await wait_until(is_lost)
 
 
-async def test_a_lease_that_went_to_another_server_runs_there_once(one: Served, two: Served) -> None:
-    async with raw(one, WORKER) as first, raw(two, WORKER) as again:
-        numbers = await holding(one, first, "a", started=1_000)
-        brought = {"queue": "q", "id": "ada/a", "lease": numbers["a"]}
-        assert await again.attach("q", credit=1, name="mill", started_at_ms=1_000, leases=[brought]) == ["ok"]
-        for served in (one, two):
-            async with raw(served, OPERATOR) as operator:
-
-                async def has_moved(operator: Raw = operator) -> bool:
-                    rows = (await operator.ask("attempts", queue="q"))["running"]
-                    assert [(row["id"], row["attempt"]) for row in rows] == [("ada/a", 1)]
-                    return bool(rows[0]["worker"] == "mill" and rows[0]["server"] == two.app.name)
-
-                await wait_until(has_moved)
-
-
 async def test_a_server_without_workers_is_asked_too(one: Served, two: Served) -> None:
     async with raw(two, OPERATOR) as operator:
         async with raw(one, WORKER) as worker, raw(one, tenant("ada")) as ada:
@@ -109,16 +92,6 @@ async def test_a_server_without_workers_is_asked_too(one: Served, two: Served) -
         await wait_until(has_left)
         for _ in range(20):
             assert await listed(operator) == ([], [("ada/a", "done")])
-
-
-async def test_a_server_that_does_not_answer_is_named(
-    monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
-) -> None:
-    async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
-        await worker.attach("q", credit=1, name="mill")
-        await wait_until(lambda: is_listed(operator, "mill"))
-        silence(monkeypatch, one)
-        assert (await operator.ask("attempts", queue="q"))["unanswered"] == [one.app.name]
 
 
 async def test_a_deleted_queue_leaves_nothing(worker: Raw, ada: Raw, operator: Raw) -> None:

@@ -92,11 +92,19 @@ async def test_the_worker_is_the_one_that_brought_the_lease_to_another_server(on
                 answer = await operator.ask("worker_tasks", worker="mill")
                 assert [row["server"] for row in answer["workers"]] == [two.app.name]
                 assert [(task["id"], task["server"]) for task in answer["tasks"]] == [("ada/a", two.app.name)]
+                await wait_until(lambda: runs_once_at(operator, two))
 
 
 async def is_listed_at(operator: Raw, served: Served) -> bool:
     """Tell whether all listed workers are attached to one server, and some are."""
     return {row["server"] for row in (await operator.ask("workers"))["workers"]} == {served.app.name}
+
+
+async def runs_once_at(operator: Raw, served: Served) -> bool:
+    """Check that one attempt is listed, and tell whether it runs at the worker of a server."""
+    (runs,) = (await operator.ask("attempts", queue="q"))["running"]
+    assert (runs["id"], runs["attempt"]) == ("ada/a", 1)
+    return (runs["worker"], runs["server"]) == ("mill", served.app.name)
 
 
 async def test_an_old_holder_is_not_named_for_a_newer_lease(served: Served, worker: Raw) -> None:
@@ -137,6 +145,7 @@ async def test_a_server_that_does_not_answer_leaves_its_workers_tasks_unknown(
         answer = await operator.ask("worker_tasks", worker="far")
         assert [row["worker"] for row in answer["workers"]] == ["far"]
         assert (answer["tasks"], answer["unanswered"]) == ([], [one.app.name])
+        assert (await operator.ask("attempts", queue="q"))["unanswered"] == [one.app.name]
         for queue, names in ("q", ["far"]), ("other", []):  # what a token of one queue may see
             found = await two.app.worker_registry.named("far", 1, [queue])
             assert [row.worker for row in found.workers] == names
