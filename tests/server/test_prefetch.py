@@ -1,13 +1,9 @@
-"""A worker that is gone had begun the oldest of its tasks; the others lose no attempt."""
+"""A worker that is gone had begun the oldest of its tasks; the others lose no attempt: see test_worker_account.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from fairq.model.tasks import Lease, Settlement
-from fairq.server.engine.dispatch.worker_account import Terms, WorkerAccount
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
@@ -65,52 +61,3 @@ async def test_the_tasks_of_a_worker_that_is_gone_keep_their_order(served: Serve
     async with raw(served, WORKER) as next_one:
         await next_one.attach("q", credit=4, name="next")
         assert [each["id"] for each in await next_one.pushed(4)] == ["b", "c", "d", "e"]
-
-
-def account_of(credit: int, prefetch: int, *places: str) -> WorkerAccount:
-    """Make an account to which tasks were pushed one by one, each named by its queue and id."""
-    account = WorkerAccount(prefetch=prefetch)
-    account.set_credit(credit)
-    for place in places:
-        push(account, place)
-    return account
-
-
-def push(account: WorkerAccount, place: str, lease: int = 1) -> None:
-    account.lease(place[0], [Lease(place[1:], lease, 1, 5, "acme", 10, 0, 0, b"{}")], 10.0, 0.0)
-
-
-def waiting(account: WorkerAccount) -> set[str]:
-    """Name the tasks that had not begun."""
-    return {"".join(place) for place in account.not_begun()}
-
-
-def test_the_tasks_pushed_last_had_not_begun() -> None:
-    assert waiting(account_of(4, 3, "qa", "qb", "qc", "qd")) == {"qb", "qc", "qd"}
-    assert waiting(account_of(2, 0, "qa", "qb")) == set(), "without prefetch"
-
-
-def test_tasks_of_several_queues_begin_in_the_order_of_their_pushes() -> None:
-    assert waiting(account_of(4, 2, "qa", "pb", "pc", "qd")) == {"pc", "qd"}
-
-
-def test_the_next_begins_when_one_is_settled() -> None:
-    account = account_of(3, 2, "qa", "qb", "qc")
-    account.end("q", [Settlement("extend", "b", 1), Settlement("ack", "a", 1)])
-    push(account, "qd")
-    assert waiting(account) == {"qc", "qd"}
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_leases_that_were_not_pushed_here_had_begun(prefetch: int) -> None:
-    """One that another connection had, one whose settlement failed, and one that was renewed too late."""
-    account = account_of(3, prefetch, "qa", "qb", "qc")
-    account.drop(("q", "a"))
-    account.add(("q", "a"), 1, Terms(10.0), 0.0)
-    assert waiting(account) == ({"qc"} if prefetch else set())
-
-
-def test_a_task_that_is_pushed_again_comes_last() -> None:
-    account = account_of(2, 1, "qa", "qb")
-    push(account, "qa", lease=2)
-    assert waiting(account) == {"qa"}
