@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import NamedTuple
 
 import trio
 from attrs import asdict, define, evolve
 
-from fairq.errors import NotEmpty, Unavailable
+from fairq.errors import NotEmpty, StoreRefused, Unavailable
 from fairq.model.events import EventPage
 from fairq.model.history import Slot
 from fairq.model.limits import Limits, OpeningHours
@@ -90,8 +91,9 @@ class QueueCalls(Calls):
     async def _partition_row(self, place: str) -> PartitionRow:
         numbers = await self.numbers(place)
         counts = {name: int(numbers[name]) for name in _HELD}
-        owner = self.connection.owner(keys.queue_prefix(place))
-        cpu_s = cpu_of(read_info(await owner.call("INFO", "cpu"))) if owner else None
+        owner, cpu_s = self.connection.owner(keys.queue_prefix(place)), None
+        with suppress(StoreRefused):  # a managed store may hide it
+            cpu_s = cpu_of(read_info(await owner.call("INFO", "cpu"))) if owner else None
         return PartitionRow(
             partition_of(place), self.primary_of(place), numbers["weight_sum"] / 1000, **counts, store_cpu_s=cpu_s
         )

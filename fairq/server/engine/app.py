@@ -164,8 +164,11 @@ class App:
     async def partitions(self, queue: str) -> list[PartitionRow]:
         """Describe the partitions of a queue that answer, if it has several; a lag needs the answers of all servers."""
         rows = await self.store.partitions(queue)
+        if not rows:
+            return []
         try:
-            answers, unanswered = await self.questions.ask(LAGS, queue) if rows else ({}, set())
+            async with self.reports:
+                answers, unanswered = await self.questions.ask(LAGS, queue)
         except Retryable:
             return rows
         if unanswered:
