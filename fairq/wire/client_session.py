@@ -36,7 +36,7 @@ MAX_APART = 32
 LATE_S = 0.1
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 SWEEP_CALLS = 100  # after this many new calls, plus as many as wait, the rest of done calls is dropped
-_Place = type[Exchange] | Key | None  # where a frame under way counts: a window, the late ones of a key; None: apart
+_Counted = type[Exchange] | Key | None  # where a frame under way counts: a window, the late ones of a key; None: apart
 _OF_SERVER = frozenset({Draining.code, TooMany.code})  # refusals that concern every queue
 
 
@@ -101,7 +101,7 @@ class ClientSession(Session):
     waits: Waits = field(init=False)
     suspicion: Suspicion = field(init=False)
     pauses: Pauses = field(init=False)  # of some frames
-    under_way: dict[_Place, int] = field(factory=dict, init=False)  # how many frames; none: no entry
+    under_way: dict[_Counted, int] = field(factory=dict, init=False)  # how many frames; none: no entry
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
     _calls_to_sweep: int = field(default=SWEEP_CALLS, init=False)  # new calls until done ones are dropped
     _number: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False)
@@ -110,7 +110,7 @@ class ClientSession(Session):
     _refusals: int = field(default=0, init=False)
     _resume_at: float | None = field(default=None, init=False)  # all frames are held back until then
     # The frames under way, by ref: each with where it counts, when it was sent, and its size.
-    _exchanges: dict[int, tuple[Exchange, Sequence[_Place], float, int]] = field(factory=dict, init=False)
+    _exchanges: dict[int, tuple[Exchange, Sequence[_Counted], float, int]] = field(factory=dict, init=False)
     _in_window: dict[int, None] = field(factory=dict, init=False)  # those that count in a window, the oldest first
     _is_full: bool = field(default=False, init=False)  # frames wait for such a window, or did
     _later: list[tuple[float, int, _RequestExchange]] = field(factory=list, init=False)  # a heap
@@ -337,7 +337,7 @@ class ClientSession(Session):
             exchange.refused(BadRequest(f"the {kind} request is not JSON: {error}"), now)
             return
         is_apart = self.pauses.has_any and exchange.has_window and self.pauses.refusals(exchange.key) > 0
-        places: Sequence[_Place] = (exchange.key, None) if is_apart else (type(exchange),)
+        places: Sequence[_Counted] = (exchange.key, None) if is_apart else (type(exchange),)
         if exchange.has_window and not is_apart:
             self._in_window[ref] = None
         self._exchanges[ref] = exchange, places, now, len(message)

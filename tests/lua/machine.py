@@ -348,7 +348,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(
             {id.decode() for id in wanted}, {id for id, *_ in leases if self.model.records[id].options.result_ttl_ms}
         )
-        self.same([(kept[i].decode(), *kept[i + 1 : i + 4]) for i in range(0, len(kept), 4)], self.model.kept)
+        self.same([(kept[i].decode(), *kept[i + 1 : i + 4]) for i in range(0, len(kept), 4)], self.model.kept_out)
         assert known or len(leases) <= limit
         for (id, attempt, max_attempts), record in zip(leases, reply[HEAD + 3 :: 4], strict=True):
             header = unpack("HEADER", record)

@@ -1,6 +1,7 @@
 """Walks by kind and seed, and how far they go: what replays of planted bugs, and the search for them, have in common.
 
-A walk draws the same at any time, on any machine. Odd seeds walk by the library in which few bytes are many.
+A walk draws the same at any time, on any machine. Odd seeds walk by the library with small bounds (SMALL_VARIANT), in
+which few bytes are many, and which draws among few tenants.
 """
 
 from __future__ import annotations

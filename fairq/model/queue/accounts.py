@@ -90,7 +90,7 @@ class Accounts(Limiting):
         self.reserve = 0
         self.loans = 0
         self.idle: set[str] = set()
-        self.kept: list[tuple[str, int, float, float]] = []
+        self.kept_out: list[tuple[str, int, float, float]] = []
         self.passed_over: set[Tenant] = set()  # by the claim that is under way
 
     def touch(self, name: str) -> Tenant:

@@ -42,7 +42,7 @@ class Claiming(Batching):
         has_changed, only_reserve_left, self.slots = slots != self.slots, False, slots
         self.proven_slots = self.leased + limit
         self.passed_over, self.late_of = set(), Counter[Tenant]()
-        rounds, self.kept = 0, [("", self.blocked, now, now)] if self.blocked else []
+        rounds, self.kept_out = 0, [("", self.blocked, now, now)] if self.blocked else []
         while (
             not self.blocked and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not only_reserve_left
         ):
@@ -134,6 +134,6 @@ class Claiming(Batching):
         self.leases |= dict.fromkeys(ids, self.at + self.settings["lease_ms"])
         if ids:
             self.close(now)
-        self.kept = [("", self.blocked, now, now)] if self.blocked else []
+        self.kept_out = [("", self.blocked, now, now)] if self.blocked else []
         runs = [(id, self.runs[id]) for id in ids]
         return [(id, run.attempt, run.last_attempt) for id, run in runs]

@@ -188,8 +188,8 @@ class FairPick(Accounts):
                 continue
             self.lend(t)
             round.wanted, round.kept = round.wanted - 1, round.kept - (t.slot > 0 and round.room_of(t) > 0)
-            if t.cause and t.name not in {name for name, *_ in self.kept}:
-                self.kept.append((t.name, t.cause, t.out_at, t.let_in_at))
+            if t.cause and t.name not in {name for name, *_ in self.kept_out}:
+                self.kept_out.append((t.name, t.cause, t.out_at, t.let_in_at))
             picks.append(Pick(t, t.ready.popleft(), self.charge(t)))
             self.count_lease(t, 1)
             self.spend(t, 1)

@@ -50,7 +50,7 @@ class SimulatedQueue(Records):
         if not self.servable:
             return []
         self.open(now)
-        self.kept = []
+        self.kept_out = []
         picks = self.pick_round(limit, self._random_values)
         while not picks and not self.is_empty:  # entries of the wake list were dropped
             picks = self.pick_round(limit, self._random_values)

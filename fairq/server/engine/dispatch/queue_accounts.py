@@ -107,7 +107,10 @@ class _Queue:
 
 @define(eq=False)
 class QueueAccounts:
-    """The accounts of all queues that share workers of one server. `now`: in seconds, and never less than before."""
+    """The accounts of all queues that share workers of one server, those of partitions by their places.
+
+    `now`: in seconds, and never less than before.
+    """
 
     pace: SharedPace = field(factory=SharedPace, init=False)
     changes: int = field(default=0, init=False)  # so many; so an answer from before the last may be out of date
@@ -158,38 +161,38 @@ class QueueAccounts:
         for each in self._queues.values():
             each.vtime, each.moved_at = 0.0, now
 
-    def charge(self, queue: str, leases: int, began_at: float, now: float) -> None:
+    def charge(self, place: str, leases: int, began_at: float, now: float) -> None:
         """Count leases as running that began at a time, or with a negative number no longer."""
-        if of := self._queues.get(queue):
+        if of := self._queues.get(place):
             self.changes += 1
             of.charge(leases, began_at, now)
 
-    def reserve(self, queue: str, slots: int, now: float) -> None:
+    def reserve(self, place: str, slots: int, now: float) -> None:
         """Set for how many slots a queue's claim is under way; 0: none is."""
-        if of := self._queues.get(queue):
+        if of := self._queues.get(place):
             self.changes += 1
             of.move(now)
             of.reserved = slots
             of.is_soon = of.is_soon and not slots
 
-    def set_waiting(self, queue: str, is_waiting: bool, now: float) -> None:
+    def set_waiting(self, place: str, is_waiting: bool, now: float) -> None:
         """Set whether a queue waits for slots."""
-        of = self._queues.get(queue)
+        of = self._queues.get(place)
         if of is None or bool(of.waits) == is_waiting:
             return
         self.changes += 1
         if is_waiting:
             of.move(now)
-            beside = [self._queues[name] for names in of.sets for name in names if name != queue]
+            beside = [self._queues[name] for names in of.sets for name in names if name != place]
             waiting = [each.at(now) for each in beside if each.waits]
             level = min(waiting) if waiting else max((each.at(now) for each in beside), default=0.0)
             of.vtime = max(of.vtime, level)
         of.waits = next(self._beginnings) if is_waiting else 0
         of.is_soon = False
 
-    def serve_soon(self, queue: str) -> None:
+    def serve_soon(self, place: str) -> None:
         """Serve a queue that waits once out of turn."""
-        if (of := self._queues.get(queue)) and of.waits:
+        if (of := self._queues.get(place)) and of.waits:
             self.changes += 1
             of.is_soon = True
 
