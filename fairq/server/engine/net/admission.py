@@ -8,8 +8,9 @@
 - In each turn (fairq/io/README.md) a few messages of a tenant begin, and the others wait for the next turn. So a tenant
   that sends many at once does not delay others. The same holds for TLS handshakes (tls.py).
 
-Workers and operators belong to the service, and loopback addresses are those of proxies: of all these limits, only the
-places and turns of handshakes, and over HTTP the turns, apply to them.
+Rates, and turns of messages, are for tenants' tokens; over HTTP each connection has turns, and tenant_load.py has the
+limits of producers. Loopback addresses are those of proxies: of the limits of addresses, only the places and turns of
+handshakes apply to them.
 """
 
 from __future__ import annotations
