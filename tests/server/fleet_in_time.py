@@ -28,6 +28,8 @@ from fairq.store import keys
 from fairq.store.partitions import place_in, places_of
 from fairq.store.task_calls import Claim
 
+from .fake_worker import FakeWorker
+
 T = TypeVar("T")
 
 Q, START_MS, RTT_S, TIMEOUT_S, REPORT_S = "q", 1_800_000_000_000, 0.001, 5.0, 0.25
@@ -182,7 +184,7 @@ class Server:
         cluster.nursery.start_soon(self.queues.ticker.run)
         cluster.nursery.start_soon(self.report)
         for credit in credits:
-            worker = Worker(self, WorkerAccount(credit))
+            worker = Worker(WorkerAccount(credit), self)
             self.workers.append(worker)
             self.queues.join(worker)  # type: ignore[arg-type]
 
@@ -280,24 +282,15 @@ class Server:
 
 
 @define(eq=False)
-class Worker:
+class Worker(FakeWorker):
     """A worker with slots; it settles what it has done until the store has answered."""
 
     server: Server
-    account: WorkerAccount
-    name: str = "w"
     queues: Sequence[str] = (Q,)
     pool: Any = None
-    may_take: bool = True
-    tracks_leases: bool = True
 
-    def push(self, place: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
-        self.account.lease(place, leases, lease_ms / 1000, trio.current_time())
-        for lease in leases:
-            self.server.cluster.nursery.start_soon(self.perform, place, lease, self.server.cluster)
-
-    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
-        raise AssertionError("nothing is cancelled")
+    def begin(self, place: str, lease: Lease) -> None:
+        self.server.cluster.nursery.start_soon(self.perform, place, lease, self.server.cluster)
 
     async def perform(self, place: str, lease: Lease, cluster: Cluster) -> None:
         began = cluster.running[lease.id] = trio.current_time()

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from attrs import define
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairq.model.tasks import Lease
 from fairq.server.engine.dispatch.capacity import Capacity, Worker, free_of
 from fairq.server.engine.dispatch.worker_account import WorkerAccount
 
-
-@define(eq=False)
-class Idler:
-    """A worker that counts how often it is asked."""
-
-    account: WorkerAccount
-    name: str = "w"
-    may_take: bool = True
-    tracks_leases: bool = True
-
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
-        """Send nothing."""
-
-    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
-        """Send nothing."""
+from .fake_worker import FakeWorker
 
 
 class Counted(WorkerAccount):
@@ -41,14 +23,14 @@ class Counted(WorkerAccount):
         return max(0, self.credit - len(self.held) - self.reserved)
 
 
-def idler(credit: int, held: int = 0) -> Idler:
+def idler(credit: int, held: int = 0) -> FakeWorker:
     """A worker with so much credit, and so many tasks."""
     account = Counted(credit)
     account.held.update({("q", f"t/{n}"): 1 for n in range(held)})
-    return Idler(account)
+    return FakeWorker(account)
 
 
-def room_of(*workers: Idler) -> Capacity:
+def room_of(*workers: FakeWorker) -> Capacity:
     """The room of these workers."""
     room = Capacity()
     for worker in workers:

@@ -5,7 +5,7 @@ One that fails by a fault of ours is logged, and another follows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import trio
 from attrs import define, field
@@ -19,6 +19,8 @@ from fairq.server.engine.dispatch.dispatcher import Dispatcher
 from fairq.server.engine.dispatch.worker_account import WorkerAccount
 from fairq.server.engine.timers.ticker import Ticker
 from fairq.store.task_calls import Claim
+
+from .fake_worker import FakeWorker
 
 LEASES = [Lease(f"t{i}", 70, 1, 5, "ada", 1, 0, 0, b"{}") for i in range(3)]
 
@@ -46,19 +48,11 @@ class ForgetfulStore:
 
 
 @define(eq=False)
-class Recorder:
-    account: WorkerAccount
-    name: str = "w"
-    may_take: bool = True
-    tracks_leases: bool = True
+class Recorder(FakeWorker):
     pushed: trio.Event = field(factory=trio.Event)
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
-        self.account.lease(queue, leases, lease_ms / 1000, 0.0)
+    def begin(self, place: str, lease: Lease) -> None:
         self.pushed.set()
-
-    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
-        raise AssertionError("nothing is cancelled")
 
 
 async def dispatch(store: ForgetfulStore, worker: Recorder) -> None:

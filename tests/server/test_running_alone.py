@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +22,8 @@ from fairq.server.engine.dispatch.worker_account import WorkerAccount
 from fairq.server.engine.leases import Leases
 from fairq.server.engine.timers.ticker import Ticker
 from fairq.store.task_calls import Claim
+
+from .fake_worker import FakeWorker
 
 START, RESTART_S, POISON_S, TASK_S, SLOW_S = 1_800_000_000_000, 1.0, 0.3, 2.0, 28.0
 
@@ -63,28 +65,19 @@ class ModelStore:
 
 
 @define(eq=False)
-class Process:
+class Process(FakeWorker):
     """A worker's process; a task whose id begins with `poison` kills it."""
 
     world: World
-    account: WorkerAccount
-    name: str = "w"
     queues: Sequence[str] = ("q",)
     session: SimpleNamespace = field(factory=lambda: SimpleNamespace(is_timed_out=False))
     is_broken: bool = False
     is_alive_elsewhere: bool = False
-    may_take: bool = True
-    tracks_leases: bool = True
     end_leases_now: trio.Event = field(factory=trio.Event)
     running: set[str] = field(factory=set)
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, claimed_at: float) -> None:
-        self.account.lease(queue, leases, lease_ms / 1000, trio.current_time())
-        for lease in leases:
-            self.world.nursery.start_soon(self.perform, lease)
-
-    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
-        raise AssertionError("nothing is cancelled")
+    def begin(self, place: str, lease: Lease) -> None:
+        self.world.nursery.start_soon(self.perform, lease)
 
     async def perform(self, lease: Lease) -> None:
         self.running.add(lease.id)
@@ -134,7 +127,7 @@ class World:
         return self.store.model
 
     def start_process(self) -> Process:
-        process = Process(self, WorkerAccount(self.concurrency))
+        process = Process(WorkerAccount(self.concurrency), self)
         self.processes.append(process)
         self.dispatcher.join(process)
         return process
