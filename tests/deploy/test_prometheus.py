@@ -60,6 +60,9 @@ FIRES: dict[str, dict[str, str]] = {
     "FairqExpired": {f"fairq_tasks_expired_total{{{QUEUE}}}": "0+5x60"},
     "FairqTickerLate": {'fairq_ticker_lag_seconds{instance="a"}': "3x60"},
     "FairqStoreSlow": {'fairq_store_rtt_seconds{instance="a"}': "0.3x60"},
+    "FairqStoreAway": {
+        f"fairq_queue_partitions_away{{{QUEUE}}}": "4x60", f"fairq_queue_unavailable{{{QUEUE}}}": "0x60",
+    },
     "FairqStoreMemory": {
         'fairq_store_memory_bytes{node="n",instance="a"}': "90x60",
         'fairq_store_memory_limit_bytes{node="n",instance="a"}': "100x60",
@@ -95,6 +98,7 @@ WELL = {  # a good day: nothing fires
     'fairq_worker_credit{instance="a"}': "100x60", 'fairq_worker_leases{instance="a"}': "50x60",
     f"fairq_tasks_dead_total{{{QUEUE}}}": "0+1x60", f"fairq_tasks_done_total{{{QUEUE}}}": "0+1000x60",
     f"fairq_tasks_dispatched_total{{{QUEUE}}}": "0+1000x60", f"fairq_tasks_retried_total{{{QUEUE}}}": "0+40x60",
+    f"fairq_queue_partitions_away{{{QUEUE}}}": "0x60", f"fairq_queue_unavailable{{{QUEUE}}}": "0x60",
     'fairq_store_memory_bytes{node="n",instance="a"}': "900x60",
     'fairq_store_memory_limit_bytes{node="n",instance="a"}': "0x60",
     f"fairq_tenant_share_ratio{{{TENANT}}}": "0.9x60", f"fairq_tenant_ready{{{TENANT}}}": "3x60",
