@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 import trio
 from attrs import frozen
@@ -23,6 +25,29 @@ ROOT = Path(__file__).resolve().parent.parent
 START_S = 60.0
 STOP_S = 40.0
 _SCHEDULED = 2  # CPUCLOCK_SCHED, the kind of clock that the scheduler keeps per process
+
+
+class Process(Protocol):
+    """A process, as its end is waited for."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Return how it has ended; None while it runs."""
+
+    def poll(self) -> int | None:
+        """Look whether it has ended; returns how."""
+
+    async def wait(self) -> int:
+        """Wait until it has ended; returns how."""
+
+    def send_signal(self, sig: signal.Signals) -> None:
+        """Send it a signal."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it."""
 
 
 class RunFailed(Exception):
@@ -108,7 +133,7 @@ class Server:
         return self.process.pid
 
 
-async def stop(process: trio.Process, seconds: float = STOP_S) -> int:
+async def stop(process: Process, seconds: float = STOP_S) -> int:
     """Have a child drain and end, by its id; after `seconds` at once. Returns its exit code."""
     with trio.CancelScope(shield=True):
         with suppress(ProcessLookupError):

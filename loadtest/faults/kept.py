@@ -13,7 +13,7 @@ import trio
 from attrs import define, field
 
 from fairq.store.embedded import log_tail
-from loadtest.processes import START_S, stop
+from loadtest.processes import START_S, Process, stop
 
 _PAUSE_S = 0.1  # before a process that ended by itself is started again
 _GRACE_S = 10.0  # at the end of the run
@@ -35,10 +35,10 @@ async def start_process(
 class Kept:
     """A process that runs while `run` runs. `crashes`: how it ended each time when nobody had ended it."""
 
-    start: Callable[[], Awaitable[trio.Process]]
+    start: Callable[[], Awaitable[Process]]
     log: Path = Path(os.devnull)
     crashes: list[str] = field(factory=list, init=False)
-    _process: trio.Process | None = field(default=None, init=False)
+    _process: Process | None = field(default=None, init=False)
     _may_start: trio.Event = field(factory=trio.Event, init=False)
     _is_ended: bool = field(default=False, init=False)  # by us
 
@@ -59,7 +59,7 @@ class Kept:
                 self.crashes.append(f"code {process.returncode}: {log_tail(self.log)}")
                 await trio.sleep(_PAUSE_S)
 
-    async def running(self) -> trio.Process:
+    async def running(self) -> Process:
         """Return the process when it runs: a fault that hits nothing proves nothing."""
         with trio.fail_after(START_S):
             while (process := self._process) is None or process.poll() is not None:  # noqa: ASYNC110 - it comes back

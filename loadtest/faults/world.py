@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -12,11 +12,12 @@ import trio
 from attrs import define, field
 
 from loadtest.faults.deeds import Deed, of_links, of_processes
-from loadtest.faults.kept import Kept, start_process
+from loadtest.faults.forking import Forker
+from loadtest.faults.kept import Kept
 from loadtest.faults.link import HOST, Link
 from loadtest.faults.node import wait_for
 from loadtest.faults.stores import Stores
-from loadtest.processes import ROOT, free_port
+from loadtest.processes import ROOT, Process, free_port
 
 SERVERS, WORKERS, CREDIT = 2, 3, 10
 
@@ -35,6 +36,7 @@ class World:
     homes: dict[int, Path] = field(factory=dict, init=False)  # of the package that each server runs
     _next: dict[int, Path] = field(factory=dict, init=False)  # that it runs from its next start on, if not any
     workers: list[Kept] = field(init=False)
+    _forkers: dict[Path, Forker] = field(factory=dict, init=False)  # by version
 
     def __attrs_post_init__(self) -> None:
         self.links = [Link(free_port(), port) for port in self.ports]
@@ -65,6 +67,7 @@ class World:
     async def start(self, nursery: trio.Nursery) -> None:
         """Start everything in a nursery; all of it ends with that."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        nursery.start_soon(self._end_forkers)
         await self.stores.start(nursery)
         for link in self.links:
             await nursery.start(link.run)
@@ -113,25 +116,34 @@ class World:
         kept |= {f"worker {n}": worker for n, worker in enumerate(self.workers)}
         return [f"{name}, {crash}" for name, each in kept.items() for crash in each.crashes]
 
-    async def _start_server(self, n: int) -> trio.Process:
+    async def _start_server(self, n: int) -> Process:
         variables = {
             "FAIRQ_HTTP_PORT": str(self.http_ports[n]), "FAIRQ_ADMIN_PORT": "0", "PYTHONUNBUFFERED": "1",
             "FAIRQ_WAIT_REPLICAS": str(self.stores.wait_replicas),
         }  # fmt: skip
-        command = ["-m", "fairq", "serve", "--dev", "--port", str(self.ports[n]), *self.stores.arguments(n)]
-        command += ["--grace", "5", "--log-json"]
+        arguments = ["serve", "--dev", "--port", str(self.ports[n]), *self.stores.arguments(n)]
+        arguments += ["--grace", "5", "--log-json"]
         self.homes[n] = self._next.pop(n, self.draws.choice([*self.stores.versions().values()]))
-        return await start_process(
-            [sys.executable, *command], self._log("server", n), home=self.homes[n], variables=variables
-        )
+        return await self._fork(self.homes[n], arguments, self._log("server", n), variables)
 
-    async def _start_worker(self, n: int) -> trio.Process:
+    async def _start_worker(self, n: int) -> Process:
         variables = {
             "FAIRQ_URL": ",".join(self.urls_of(n)), "FAIRQ_TOKEN": "dev-worker", "FAULTS_RECORD": str(self.record(n)),
         }  # fmt: skip
-        command = ["-m", "fairq", "worker", "loadtest.faults.app:app", "-c", str(CREDIT), "--name", f"w{n}"]
-        command += ["--loop", "trio", "--log-level", "warning"]
-        return await start_process([sys.executable, *command], self._log("worker", n), home=ROOT, variables=variables)
+        arguments = ["worker", "loadtest.faults.app:app", "-c", str(CREDIT), "--name", f"w{n}"]
+        arguments += ["--loop", "trio", "--log-level", "warning"]
+        return await self._fork(ROOT, arguments, self._log("worker", n), variables)
+
+    async def _fork(self, home: Path, arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> Process:
+        return await self._forkers.setdefault(home, Forker(home)).start(arguments, log, variables)
+
+    async def _end_forkers(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                for each in self._forkers.values():
+                    await each.close()
 
 
 async def _is_open(port: int) -> bool:
