@@ -236,31 +236,24 @@ async def test_a_worker_is_found_among_thousands(served: Served, worker: Raw, op
 
 async def test_a_list_is_kept_without_writing_it_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.server.engine.net.worker_registry._RENEW_S", 0.0)
-    renewed, write_workers, renew_workers = trio.Event(), Workers.write, Workers.renew
-    written: list[str] = []
-
-    async def write(self: Workers, *args: Any) -> None:
-        written.append("list")
-        await write_workers(self, *args)
+    monkeypatch.setattr("fairq.server.engine.net.worker_registry._GATHER_S", 3600.0)  # the server itself writes none
+    renewals, renew_workers, registry = 0, Workers.renew, served.app.worker_registry
 
     async def renew(self: Workers, *args: Any) -> bool:
-        is_there = await renew_workers(self, *args)
-        if is_there:
-            renewed.set()
-        return is_there
+        nonlocal renewals
+        renewals += 1
+        return await renew_workers(self, *args)
 
-    registry = served.app.worker_registry
-    async with raw(served, WORKER) as worker:
+    monkeypatch.setattr(Workers, "renew", renew)
+    async with raw(served, WORKER) as worker, trio.open_nursery() as nursery:
         await worker.attach("q", name="mill")
         await registry.write()
-        monkeypatch.setattr(Workers, "renew", renew)
-        monkeypatch.setattr(Workers, "write", write)
-        monkeypatch.setattr("fairq.server.engine.net.worker_registry._GATHER_S", 3600.0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(registry.renew)
-            await renewed.wait()
-            nursery.cancel_scope.cancel()
-        assert not written
+        nursery.start_soon(registry.renew)
+        await wait_until(lambda: renewals > 2)  # none that began before the list was written is under way
+        registry._changed, seen = trio.Event(), renewals
+        await wait_until(lambda: renewals > seen + 2)
+        nursery.cancel_scope.cancel()
+    assert not registry._changed.is_set()
 
 
 async def test_the_list_of_a_dead_server_expires_within_ten_seconds(served: Served, worker: Raw, operator: Raw) -> None:
