@@ -72,7 +72,7 @@ async def keep(nursery: trio.Nursery, context: AbstractAsyncContextManager[T]) -
 
 @define(eq=False)
 class Worker:
-    """A worker, and the tasks that it holds, as it was pushed them."""
+    """A worker, and the tasks that were pushed to it and are not settled."""
 
     name: str
     credit: int

@@ -33,6 +33,7 @@ from fairq.server.engine.net.lease_holders import LeaseHolders
 from fairq.server.engine.net.questions import LAGS, QUEUES, WAITS, Questions
 from fairq.server.engine.net.refusals import Refusals
 from fairq.server.engine.net.revocations import Revocations
+from fairq.server.engine.net.server_slots import ServerSlots
 from fairq.server.engine.net.token_uses import TokenUses
 from fairq.server.engine.net.worker_registry import WorkerRegistry
 from fairq.server.engine.queues import Queues
@@ -90,12 +91,18 @@ class App:
         self.revocations = Revocations(self.store)
         self.recorder = Recorder(self.store, self.store.counts)
         self.questions = Questions(self.name, self.store, self.nursery)
-        self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self.questions)
-        self.queues = Queues(self.name, self.store, self.nursery, self.worker_registry.elsewhere)
+        self.queues = Queues(self.name, self.store, self.nursery, ServerSlots())
         self.ticker = self.queues.ticker
-        self.leases = Leases(self.settings.reconnect_grace, self.store, self.nursery, self.queues)
-        self.worker_registry.end_leases = self.leases.end_leases
-        self.worker_registry.end_kept_leases = self.leases.end_kept_leases
+        self.leases = leases = Leases(self.settings.reconnect_grace, self.store, self.nursery, self.queues)
+        self.worker_registry = WorkerRegistry(
+            self.name,
+            self.store,
+            self.nursery,
+            self.questions,
+            self.queues.elsewhere,
+            leases.end_leases,
+            leases.end_kept_leases,
+        )
         self.lease_holders = LeaseHolders(self.leases.owners, self.questions, self.nursery)
         self.attempts = AttemptSearch(self.store, self.questions, self.leases)
         self.questions.answers[QUEUES] = lambda queues: [each for each in queues if self.queues.is_taken_here(each)]

@@ -105,9 +105,7 @@ class Connection:
     tracks_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
     end_leases_now: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are kept for it no longer
     is_silent: bool = field(default=False, init=False)  # nothing has come from it for too long: silent_workers.py
-    is_alive_elsewhere: bool = field(
-        default=False, init=False
-    )  # the same run of its worker attached again, here or not
+    is_alive_elsewhere: bool = field(default=False, init=False)  # the same run of its worker has attached again
 
     _waits: dict[trio.CancelScope, None] = field(factory=dict, init=False)  # requests that wait
     _waited_for: int = field(default=0, init=False)  # tasks, batches and feeds that they wait for

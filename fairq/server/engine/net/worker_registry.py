@@ -41,6 +41,7 @@ from fairq.errors import FairqError, Superseded
 from fairq.model.tasks import Action
 from fairq.model.workers import LeaseKey, WorkerState
 from fairq.server.engine.net.connection import AttachOrder, Connection
+from fairq.server.engine.net.drained_names import DrainedNames
 from fairq.server.engine.net.questions import DRAIN, WORKER, Questions
 from fairq.server.engine.net.server_slots import ServerSlots
 from fairq.server.engine.net.silent_workers import MAX_REPORTED, Silence, SilentWorkers
@@ -83,19 +84,20 @@ def _row(worker: Connection) -> tuple[Any, ...]:
 
 @define(eq=False)
 class WorkerRegistry:
-    """The workers attached to this server. `end_leases(connection, action)` ends its leases.
+    """The workers attached to this server. `elsewhere`: the slots at other servers.
 
-    `end_kept_leases(token, worker, order)` ends those of broken connections of a worker that has attached elsewhere.
+    `end_leases(connection, action)` ends a connection's leases; `end_kept_leases(token, worker, order)` those of broken
+    connections of a worker that has attached elsewhere.
     """
 
     server: str
     store: Store
     nursery: trio.Nursery
     questions: Questions
-    end_leases: Callable[[Connection, Action], Awaitable[None]] = field(init=False)
-    end_kept_leases: Callable[[str, str, AttachOrder], None] = field(default=lambda *_: None, init=False)
-    on_drain: Callable[[str], None] = field(default=lambda _: None, init=False)  # with a worker's name
-    elsewhere: ServerSlots = field(factory=ServerSlots, init=False)
+    elsewhere: ServerSlots
+    end_leases: Callable[[Connection, Action], Awaitable[None]]
+    end_kept_leases: Callable[[str, str, AttachOrder], None]
+    drained: DrainedNames = field(factory=DrainedNames, init=False)
     silent: SilentWorkers = field(init=False)
     _changed: trio.Event = field(factory=trio.Event, init=False)
     _connections: defaultdict[tuple[str, str], set[Connection]] = field(factory=lambda: defaultdict(set), init=False)
@@ -252,7 +254,7 @@ class WorkerRegistry:
             connection.session.dismiss()
             connection.close_when_idle()
             connection.wake_writer()
-        self.on_drain(worker)
+        self.drained.add(None, worker)
         self._changed.set()
         return len(leaving) + self.silent.drain(worker, by)
 

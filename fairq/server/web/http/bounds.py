@@ -20,7 +20,6 @@ MAX_KEEP_ALIVE = 10_000  # requests on one connection
 CALLER_S = 60.0  # how long a token, or a worker, is remembered after its last request
 MAX_WORKERS = 2_500  # remembered, each a name, a token and a queue
 MAX_TOKEN_WORKERS = 1_000  # the same, of one token
-MAX_DRAINED = 1_000  # names remembered as drained
 MAX_CLAIM = 100  # tasks in one claim
 CLAIM_BYTES = 8 << 20  # of their payloads; tasks beyond it are given back
 STREAM_S = 3_600.0  # of a stream of events; then its client opens another

@@ -6,7 +6,7 @@ and that has not ended, as far as is known here. The leases are not kept on its 
 whether the client lives. So they end when it settles them, at any server, or when their time is over; one that ends at
 another server counts here until its time is over.
 
-A name that operators drain gets nothing more at any server that has heard of it, until it has not asked for CALLER_S:
+A name that operators drain gets nothing more at any server that has heard of it, until it has not asked for DRAINED_S:
 no connection ends between a drained client and the next one of that name.
 """
 
@@ -27,14 +27,15 @@ from fairq.server.engine.app import App
 from fairq.server.engine.dispatch.giving_back import give_back
 from fairq.server.engine.dispatch.worker_account import OVER_S, TaskKey
 from fairq.server.engine.net.auth import Identity
-from fairq.server.web.http.bounds import CALLER_S, CLAIM_BYTES, MAX_DRAINED, MAX_TOKEN_WORKERS, MAX_WORKERS, RETRY_MS
+from fairq.server.engine.net.drained_names import DRAINED_S
+from fairq.server.web.http.bounds import CLAIM_BYTES, MAX_TOKEN_WORKERS, MAX_WORKERS, RETRY_MS
 from fairq.server.web.http.connections import HttpConnection, make_connection
 from fairq.wire import messages as wire
 from fairq.wire import terms
 from fairq.wire.server_session import why_not
 
 log = structlog.get_logger("fairq.server")
-_DRAINED = f"an operator has drained this worker; it gets tasks under another name, or after {CALLER_S:g} s of silence"
+_DRAINED = f"an operator has drained this worker; it gets tasks under another name, or after {DRAINED_S:g} s of silence"
 
 
 @define(eq=False)
@@ -182,28 +183,6 @@ def fitting(claim: Claim) -> tuple[list[Lease], list[Lease]]:
 
 
 @define(eq=False)
-class DrainedNames:
-    """The names of workers that operators have drained, each until it has not asked for CALLER_S."""
-
-    _until: dict[tuple[Identity | None, str], float] = field(factory=dict, init=False)  # None: of any token
-
-    def add(self, identity: Identity | None, name: str) -> None:
-        """Remember a name; of too many the one that asked longest ago is forgotten."""
-        self._until.pop((identity, name), None)
-        while len(self._until) >= MAX_DRAINED:
-            del self._until[next(iter(self._until))]
-        self._until[identity, name] = trio.current_time() + CALLER_S
-
-    def asks(self, identity: Identity, name: str) -> bool:
-        """Record a request of a worker; returns whether it is drained."""
-        now = trio.current_time()
-        is_drained = any(self._until.get((owner, name), now) > now for owner in (None, identity))
-        if is_drained:
-            self.add(identity, name)
-        return is_drained
-
-
-@define(eq=False)
 class Workers:
     """The workers that claim over HTTP at this server."""
 
@@ -211,17 +190,13 @@ class Workers:
     nursery: trio.Nursery
     _known: dict[tuple[Identity, str, str], HttpWorker] = field(factory=dict, init=False)
     _holders: dict[TaskKey, HttpWorker] = field(factory=dict, init=False)
-    _drained: DrainedNames = field(factory=DrainedNames, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.app.worker_registry.on_drain = lambda name: self._drained.add(None, name)
 
     async def find(self, caller: HttpConnection, name: str, queue: str, *, claims: bool = False) -> HttpWorker:
         """Return a worker that is attached to a queue; `claims`: it is to get tasks. Raises: as `attach`, Draining."""
-        if self._drained.asks(caller.identity, name) and claims:
+        if self.app.worker_registry.drained.asks(caller.identity, name) and claims:
             raise Draining(_DRAINED)
         worker = await self._attached(caller, name, queue)
-        if claims and self._drained.asks(caller.identity, name):  # meanwhile
+        if claims and self.app.worker_registry.drained.asks(caller.identity, name):  # meanwhile
             raise Draining(_DRAINED)
         return worker
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 import trio
 
+from fairq.server.engine.net import drained_names
 from fairq.server.run import Served
 from fairq.server.web.http import workers
 from fairq.server.web.http.stream import BoundedStream
@@ -188,10 +189,10 @@ async def test_a_drained_name_is_forgotten_after_a_while(
     await operator.ask("drain_worker", worker="mill")
     check_problem(await worker.post(CLAIMS, json={"worker": "mill"}), 503, "draining")
     with monkeypatch.context() as patch:
-        patch.setattr(workers, "CALLER_S", 0)
+        patch.setattr(drained_names, "DRAINED_S", 0)
         await operator.ask("drain_worker", worker="saw")
         assert await claim(worker, wait=0, worker="saw") == []
-    monkeypatch.setattr(workers, "MAX_DRAINED", 2)  # the one that asked longest ago makes room
+    monkeypatch.setattr(drained_names, "MAX_DRAINED", 2)  # the one that asked longest ago makes room
     for name in "ab":
         await operator.ask("drain_worker", worker=name)
     for name in "ab":
