@@ -13,7 +13,7 @@ from fairq.cli.confirm import Yes, agrees
 from fairq.cli.meter import Pace, meter, say_counts
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import columns_of, print_fields, print_json, print_json_line, print_rows
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, Unavailable
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
@@ -49,6 +49,8 @@ def list_(
 ) -> None:
     """List the batches of a queue, complete ones for a day; operators see them as `<tenant>/<id>`.
 
+    Partitions that do not answer are named; --json fails then.
+
     Example: `fairq batches list emails --tenant acme`
 
     Parameters
@@ -59,13 +61,21 @@ def list_(
     if limit < 1:
         raise BadRequest("limit must be at least 1", field="limit")
 
+    missing = ""
+
     async def work(client: Client) -> dict[str, BatchState]:
+        nonlocal missing
         found: dict[str, BatchState] = {}  # one may come twice
-        async with aclosing(client.batches(queue, tenant=tenant, state=state)) as states:
-            async for each in states:
-                found[each.id] = each
-                if len(found) > limit:
-                    break
+        try:
+            async with aclosing(client.batches(queue, tenant=tenant, state=state)) as states:
+                async for each in states:
+                    found[each.id] = each
+                    if len(found) > limit:
+                        break
+        except Unavailable as error:
+            if json or not found:
+                raise
+            missing = error.message
         return found
 
     states = list(run_with(server, work).values())
@@ -74,6 +84,8 @@ def list_(
     print_rows(f"batches of {queue}", _COLUMNS, rows, empty=empty, rare=_RARE, json=json)
     if len(states) > limit and not json:
         print("there are more: raise --limit or narrow the filter")
+    if missing:
+        print(missing)
 
 
 @batches.command

@@ -14,13 +14,15 @@ from fairq.cli.confirm import Yes, agrees, check_choice
 from fairq.cli.meter import meter
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import columns_of, print_fields, print_json, print_rows, printable
-from fairq.errors import BadRequest, NotFound
+from fairq.errors import BadRequest, NotFound, Unavailable
+from fairq.model.texts import say_away
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
     from fairq.client.dead_letters import DeadLetters
     from fairq.model.dead_letters import Sweep
     from fairq.model.option_tables import DeadLetterFilter
+    from fairq.model.places import AwayPartition
 
     Sweeps = AsyncGenerator[Sweep, None]
 
@@ -60,6 +62,8 @@ def list_(
 ) -> None:
     """List the dead letters of a queue, oldest first; --json includes their payloads.
 
+    Partitions that do not answer are named; --json fails then.
+
     Example: `fairq dead list emails --error 503 --younger-than 1d`
 
     Parameters
@@ -71,6 +75,7 @@ def list_(
         raise BadRequest("limit must be at least 1", field="limit")
 
     others = 0  # that do not match
+    away: dict[str, AwayPartition] = {}
 
     async def work(client: Client) -> tuple[list[dict[str, Any]], int]:
         nonlocal others
@@ -79,8 +84,11 @@ def list_(
         async with aclosing(letters) as pages:
             async for page in pages:
                 rows += [asdict(letter) for letter in page.letters]
+                away.update((each.partition, each) for each in page.away)
                 if len(rows) >= limit:
                     break
+        if json and away:
+            raise Unavailable(say_away(queue, [*away.values()]))
         left = page.left + len(rows[limit:])
         if not rows and which is not None:
             first = await client.dead_letters(queue).page(count=1, brief=True)
@@ -92,6 +100,8 @@ def list_(
     print_rows(f"dead letters of {queue}", _COLUMNS, rows, empty=empty, rare=_RARE, json=json)
     if left and not json:
         print(f"{left:,} more: raise --limit or narrow the filter")
+    if away:
+        print(say_away(queue, [*away.values()]))
 
 
 @dead.command

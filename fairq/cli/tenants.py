@@ -19,6 +19,7 @@ from fairq.cli.report import show_report
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
 from fairq.client.bodies import rows as rows_of
+from fairq.client.requests import away_in
 from fairq.model.checks import check_weight
 from fairq.model.fairness import split_service
 from fairq.model.places import AwayPartition
@@ -74,7 +75,7 @@ async def _read(client: OperatorClient, queue: str) -> tuple[list[TenantState], 
     while True:
         page = await client.request("tenants", body)
         found |= {row.tenant: row for row in rows_of(TenantState, page["tenants"])}
-        away |= {each.partition: each for each in rows_of(AwayPartition, page.get("away", []))}
+        away |= {each.partition: each for each in away_in(page)}
         if not page.get("cursor"):
             return [found[name] for name in sorted(found)], list(away.values())
         body["cursor"] = page["cursor"]

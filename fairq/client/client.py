@@ -12,7 +12,7 @@ from fairq.client import lazy, tracing
 from fairq.client.batch import Batch
 from fairq.client.events import EventStream
 from fairq.client.option_signatures import lists_options
-from fairq.client.requests import DEFAULT_TIMEOUT, named
+from fairq.client.requests import DEFAULT_TIMEOUT, away_in, check_whole, named
 from fairq.client.schedules import ScheduleRequests
 from fairq.client.tasks import EnqueuedTask
 from fairq.errors import FairqError, Retryable, TenantsRefused
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fairq.model.cancelling import CancelProgress
     from fairq.model.events import EventPage
     from fairq.model.option_tables import Seconds, TaskOptions
+    from fairq.model.places import AwayPartition
     from fairq.model.tasks import NewTask, TaskState, WaitingTask
     from fairq.model.waiting import Why
     from fairq.wire.calls import Call
@@ -252,17 +253,21 @@ class Client(ScheduleRequests):
         """List batches, also those that were complete in the last day, in no order; one may come twice.
 
         `tenant`: its batches only (default, for operators: those of all tenants). `state`: only those in this state.
+        Raises: Unavailable at the end if some cannot be read, since their partition does not answer.
         """
         body = named(queue, tenant) | {"count": MAX_BATCH}
+        away: list[AwayPartition] = []
         if state:
             body["state"] = state
         while True:
             page = await self.request("batches", body)
             for each in lazy.bodies.rows(lazy.batches.BatchState, page["batches"]):
                 yield each
+            away += away_in(page)
             if not page["cursor"]:
-                return
+                break
             body["cursor"] = page["cursor"]
+        check_whole(queue, away)
 
     async def read_batches(
         self, queue: str, ids: Sequence[str], *, timeout: float | None = None

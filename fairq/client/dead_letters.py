@@ -15,7 +15,7 @@ from attrs import define
 
 from fairq.client import lazy
 from fairq.client.option_signatures import lists_options
-from fairq.client.requests import PAGE_IDS
+from fairq.client.requests import PAGE_IDS, away_in, check_whole
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_BATCH
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fairq.client.requests import Requests
     from fairq.model.dead_letters import DeadLetter, DeadPage, Sweep
     from fairq.model.option_tables import DeadLetterFilter
+    from fairq.model.places import AwayPartition
     from fairq.model.tasks import Outcome
 
 STEP_S = 0.1  # at a rate, dead letters are replayed in steps of so long
@@ -55,13 +56,13 @@ class DeadLetters:
         body = {"queue": self.queue, "count": count, "brief": brief, **lazy.options.pack_filter(which)}
         reply = await self._client.request("dead", body | ({"cursor": cursor} if cursor else {}))
         letters = lazy.bodies.rows(lazy.dead_letters.DeadLetter, reply["dead"])
-        return lazy.dead_letters.DeadPage(letters, reply["cursor"] or "", reply["left"])
+        return lazy.dead_letters.DeadPage(letters, reply["cursor"] or "", reply["left"], away_in(reply))
 
     @lists_options
     async def pages(
         self, *, count: int = MAX_BATCH, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> AsyncGenerator[DeadPage, None]:
-        """Walk over the dead letters that match, page by page."""
+        """Walk over the dead letters that match, page by page; a page names the partitions that do not answer."""
         cursor = ""
         while True:
             page = await self.page(cursor=cursor, count=count, brief=brief, **which)
@@ -72,11 +73,17 @@ class DeadLetters:
 
     @lists_options
     async def walk(self, *, brief: bool = False, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[DeadLetter, None]:
-        """Walk over the dead letters that match, oldest first."""
+        """Walk over the dead letters that match, oldest first.
+
+        Raises: Unavailable at the end if some cannot be read, since their partition does not answer.
+        """
+        away: set[AwayPartition] = set()
         async with aclosing(self.pages(brief=brief, **which)) as pages:
             async for page in pages:
                 for letter in page.letters:
                     yield letter
+                away.update(page.away)
+        check_whole(self.queue, away)
 
     async def show(self, id: str) -> DeadLetter:
         """Read one dead letter, with its payload. Raises: NotFound."""
@@ -104,21 +111,27 @@ class DeadLetters:
         """Replay all dead letters that match, at most `rate` a second; yields the progress after each step.
 
         They go to their tenants' own lists, inside their shares, so other tenants do not wait longer. Stopping half-way
-        leaves the rest dead; starting again goes on with it.
+        leaves the rest dead; starting again goes on with it. Raises: Unavailable at the end if a partition did not
+        answer.
         """
         return self._sweep("replay", check_rate(rate), which)
 
     @lists_options
     def purge_all(self, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[Sweep, None]:
-        """Delete all dead letters that match; yields the progress after each step."""
+        """Delete all dead letters that match; yields the progress after each step.
+
+        Raises: Unavailable at the end if a partition did not answer.
+        """
         return self._sweep("purge", math.inf, which)
 
     async def _sweep(self, verb: str, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:
         step = max(1, int(min(PAGE_IDS, rate * STEP_S)))
         sweep = lazy.dead_letters.Sweep
         done, next_at = sweep(0, 0, 0), self._client._caller.now()
+        away: set[AwayPartition] = set()
         async with aclosing(self.pages(brief=True, **which)) as pages:
             async for page in pages:
+                away.update(page.away)
                 ids = [letter.id for letter in page.letters]
                 done = sweep(done.changed, done.gone, len(ids) + page.left, done.batch_gone)
                 yield done
@@ -131,3 +144,4 @@ class DeadLetters:
                     changed = done.changed + len(some) - gone
                     done = sweep(changed, done.gone + gone, done.left - len(some), batch_gone)
                     yield done
+        check_whole(self.queue, away)

@@ -10,8 +10,8 @@ from attrs import define, evolve
 
 from fairq.client import lazy
 from fairq.client.client import Client
-from fairq.client.requests import DEFAULT_TIMEOUT, Body, named
-from fairq.errors import NotFound, Unavailable
+from fairq.client.requests import DEFAULT_TIMEOUT, Body, away_in, check_whole, named
+from fairq.errors import NotFound
 from fairq.model.checks import check_flag, check_weight
 
 if TYPE_CHECKING:
@@ -165,8 +165,7 @@ class OperatorClient(Client):
         body = named(queue, tenant)
         while True:
             page = await self.request("tenants", body)
-            if away := lazy.bodies.rows(lazy.places.AwayPartition, page.get("away", [])):
-                raise Unavailable(lazy.texts.say_away(queue, away))
+            check_whole(queue, away_in(page))
             found |= {row.tenant: row for row in lazy.bodies.rows(lazy.tenants.TenantState, page["tenants"])}
             if not page.get("cursor"):
                 return [found[name] for name in sorted(found)]

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from fairq.client import lazy
-from fairq.errors import BadRequest, FairqError, NotYet, Retryable
+from fairq.errors import BadRequest, FairqError, NotYet, Retryable, Unavailable
 from fairq.model.checks import check_any_id, check_name, check_tenant
 from fairq.wire.terms import ANSWER_S, WAIT_MS
 
 if TYPE_CHECKING:
     from fairq.client.caller import Caller
+    from fairq.model.places import AwayPartition
 
 DEFAULT_TIMEOUT = 20.0  # under the 30 s of gunicorn, and the minute for which the store remembers ids of ended tasks
 
@@ -28,6 +29,17 @@ def named(queue: str, tenant: str | None = None) -> Body:
     """Name a queue, and a tenant if there is one."""
     body: Body = {"queue": check_name(queue, "queue")}
     return body if tenant is None else body | {"tenant": check_tenant(tenant)}
+
+
+def away_in(page: Body) -> list[AwayPartition]:
+    """Return the partitions whose rows are missing from a page of a list, since they do not answer."""
+    return lazy.bodies.rows(lazy.places.AwayPartition, page.get("away", []))
+
+
+def check_whole(queue: str, away: Iterable[AwayPartition]) -> None:
+    """Refuse to pass off a list without the rows of some partitions as whole. Raises: Unavailable."""
+    if by_name := {each.partition: each for each in away}:
+        raise Unavailable(lazy.texts.say_away(queue, [*by_name.values()]))
 
 
 @define(eq=False)

@@ -8,7 +8,7 @@ from attrs import define
 
 from fairq.client import lazy
 from fairq.client.option_signatures import lists_options
-from fairq.client.requests import Body, Requests, named
+from fairq.client.requests import Body, Requests, away_in, check_whole, named
 from fairq.model.checks import MAX_BATCH, MAX_INLINE_BYTES
 from fairq.model.texts import moment_of
 
@@ -93,7 +93,10 @@ class ScheduleRequests(Requests):
     async def schedules(
         self, queue: str, *, tenant: str | None = None, timeout: float | None = None
     ) -> list[ScheduleState]:
-        """List all schedules (an operator's client: all tenants' unless one is named), the next to fire first."""
+        """List all schedules (an operator's client: all tenants' unless one is named), the next to fire first.
+
+        Raises: Unavailable if some cannot be read, since their partition does not answer.
+        """
         found: dict[tuple[str, str], ScheduleState] = {}
         body, offset = named(queue, tenant), 0
         while True:
@@ -110,5 +113,6 @@ class ScheduleRequests(Requests):
         return (await self._read_schedules(_body(queue, name, tenant), timeout))[0]
 
     async def _read_schedules(self, body: Body, timeout: float | None) -> list[ScheduleState]:
-        found = (await self.request("schedules", body, timeout=timeout))["schedules"]
-        return lazy.bodies.rows(lazy.schedules.ScheduleState, found)
+        page = await self.request("schedules", body, timeout=timeout)
+        check_whole(body["queue"], away_in(page))
+        return lazy.bodies.rows(lazy.schedules.ScheduleState, page["schedules"])

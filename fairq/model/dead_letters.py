@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from fairq.errors import BadRequest
+from fairq.model.places import AwayPartition
 from fairq.model.rules import SOME_SPAN, SPAN, TENANT, check_fields, one_of, text
 
 REASONS = ("exhausted", "rejected", "expired", "lease_lost")
@@ -54,11 +55,15 @@ class DeadFilter:
 
 @frozen
 class DeadPage:
-    """A page of dead letters, oldest first; `left` are still to be looked at, from `cursor` on (empty at the end)."""
+    """A page of dead letters, oldest first; `left` are still to be looked at, from `cursor` on (empty at the end).
+
+    `away`: partitions that do not answer; their letters are left out, and not counted.
+    """
 
     letters: list[DeadLetter]
     cursor: str
     left: int
+    away: list[AwayPartition] = field(factory=list)
 
 
 @frozen

@@ -19,6 +19,7 @@ from fairq.store.partitions import place_in
 from fairq.store.queue_calls import QueueCalls
 from fairq.store.records import pack_template, pack_timing, unpack_schedule, unpack_webhook
 from fairq.store.routes import (
+    Away,
     changes_all,
     changes_tenant_or_all,
     everywhere,
@@ -120,7 +121,14 @@ class Store(TaskCalls, QueueCalls):
         return results, None if found == b"0" else found.decode()
 
     async def list_batches(
-        self, queue: str, tenant: str | None, state: str | None, cursor: str, count: int
+        self,
+        queue: str,
+        tenant: str | None,
+        state: str | None,
+        cursor: str,
+        count: int,
+        *,
+        away: Away | None = None,
     ) -> BatchPage:
         """Read about `count` batches (None: of any tenant, in any state) from a cursor on (empty: all), in no order."""
 
@@ -131,7 +139,7 @@ class Store(TaskCalls, QueueCalls):
             return found, "" if reply[0] == b"0" else reply[0].decode()
 
         places = await self.registry.places(queue)
-        return BatchPage(*await walk(read, (place_in(places, tenant),) if tenant else places, cursor, count))
+        return BatchPage(*await walk(read, (place_in(places, tenant),) if tenant else places, cursor, count, away))
 
     @of_tenant
     async def schedule(
@@ -186,12 +194,19 @@ class Store(TaskCalls, QueueCalls):
         return [outcome.decode() for outcome in await self._call("fire", queue, *args)]
 
     async def schedules(
-        self, queue: str, tenant: str = "", name: str = "", *, offset: int = 0, count: int = 100
+        self,
+        queue: str,
+        tenant: str = "",
+        name: str = "",
+        *,
+        offset: int = 0,
+        count: int = 100,
+        away: Away | None = None,
     ) -> tuple[int, list[Schedule]]:
         """Read the store's time, and a tenant's schedules, one of them, or a page of all, the next to fire first."""
         places = await self.registry.places(queue)
         if len(places) > 1 and not tenant:
-            pages = await everywhere(Store._schedules, self, places, "", "", 0, offset + count)
+            pages = await everywhere(Store._schedules, self, places, "", "", 0, offset + count, away=away)
             found = sorted(chained([page for _, page in pages]), key=attrgetter("state.next_at_ms"))
             return pages[0][0], found[offset : offset + count]
         return await self._schedules(place_in(places, tenant), tenant, name, offset, count)

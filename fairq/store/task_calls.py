@@ -26,7 +26,7 @@ from fairq.store.covered import Covered
 from fairq.store.merging import one_walk
 from fairq.store.partitions import place_in
 from fairq.store.records import CLAIM_HEAD, pack_options, unpack_blocked_intervals, unpack_leases, unpack_record
-from fairq.store.routes import everywhere, of_task, of_tasks, of_tenant
+from fairq.store.routes import Away, everywhere, of_task, of_tasks, of_tenant
 from fairq.store.rows import dead_letter, task_state
 
 _PROGRESS_MS = 3_600_000
@@ -303,14 +303,22 @@ class TaskCalls(Calls):
         return results
 
     async def dead(
-        self, queue: str, which: DeadFilter | None = None, cursor: str = "", count: int = 100, *, brief: bool = False
+        self,
+        queue: str,
+        which: DeadFilter | None = None,
+        cursor: str = "",
+        count: int = 100,
+        *,
+        brief: bool = False,
+        away: Away | None = None,
     ) -> DeadPage:
         """List dead letters that match, from a cursor on; `brief` leaves out the fields of the task's record."""
         which = which or DeadFilter()
         places = await self.registry.places(queue)
         if which.tenant:
             places = (place_in(places, which.tenant),)
-        pages = await everywhere(TaskCalls._dead, self, places, which, cursor, count, "brief" if brief else "")
+        mode = "brief" if brief else ""
+        pages = await everywhere(TaskCalls._dead, self, places, which, cursor, count, mode, away=away)
         return pages[0] if len(pages) == 1 else one_walk(pages, count)
 
     async def _dead(self, place: str, which: DeadFilter, cursor: str, count: int, mode: str) -> DeadPage:

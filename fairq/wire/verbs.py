@@ -78,6 +78,7 @@ _OUTCOMES: Reply = {"outcomes": list[Outcome]}
 _WAS: Reply = {"previous": bool}
 _CHANGED = Literal["created", "changed", "same"]
 _NOTHING: Reply = {}
+_AWAY: Reply = {"away": NotRequired[list[AwayPartition]]}  # partitions that the list leaves out
 
 _ANY, _OPEN = frozenset(State), frozenset({State.OPEN})
 _ATTACHED, _WORKING = frozenset({State.ATTACHED}), frozenset({State.ATTACHED, State.DRAINING})
@@ -108,7 +109,7 @@ VERBS: dict[type[Any], Verb] = {
     wire.CloseBatch: Verb({"previous": BatchStage}, _TENANT | _PRODUCER | _OPERATOR),
     wire.CancelBatch: Verb({"previous": BatchStage}, _TENANT | _PRODUCER | _OPERATOR),
     wire.Batch: Verb({"batch": BatchState, "waits_for": NotRequired[str | None]}, _TENANT | _PRODUCER | _READERS),
-    wire.Batches: Verb({"batches": list[BatchState], "cursor": Cursor}, _TENANT | _PRODUCER | _READERS),
+    wire.Batches: Verb({"batches": list[BatchState], "cursor": Cursor} | _AWAY, _TENANT | _PRODUCER | _READERS),
     wire.Events: Verb({"oldest": int, "newest": int, "events": list[Event]}, _TENANT | _READERS),
     wire.Why: Verb(Why, _TENANT | _PRODUCER | _READERS),
     wire.TenantReport: Verb({"report": Report}, _TENANT | _READERS),
@@ -123,9 +124,7 @@ VERBS: dict[type[Any], Verb] = {
     wire.Queues: Verb({"queues": list[QueueRow]}, _READERS),
     wire.Configure: Verb({"previous": dict[str, Any]}, _OPERATOR),
     wire.DeleteQueue: Verb({"outcome": Literal["ok", "more", "gone"], "contents": dict[str, int]}, _OPERATOR),
-    wire.Tenants: Verb(
-        {"tenants": list[TenantState], "cursor": Cursor, "away": NotRequired[list[AwayPartition]]}, _READERS
-    ),
+    wire.Tenants: Verb({"tenants": list[TenantState], "cursor": Cursor} | _AWAY, _READERS),
     wire.DropTenant: Verb({"outcome": Literal["ok", "gone"]}, _OPERATOR),
     wire.SetWeight: Verb({"previous": float}, _OPERATOR),
     wire.SetLimits: Verb({"previous": Limits}, _OPERATOR),
@@ -142,14 +141,14 @@ VERBS: dict[type[Any], Verb] = {
         {"outcome": Literal["more", "done", "gone"], "number": int, "doing": str, "tasks": int, "tenants": int},
         _OPERATOR,
     ),
-    wire.Dead: Verb({"dead": list[DeadLetter], "cursor": Cursor, "left": int}, _TENANT | _READERS),
+    wire.Dead: Verb({"dead": list[DeadLetter], "cursor": Cursor, "left": int} | _AWAY, _TENANT | _READERS),
     wire.DeadLetter: Verb({"dead_letter": DeadLetter}, _TENANT | _READERS),
     wire.Replay: Verb(_OUTCOMES, _TENANT | _OPERATOR),
     wire.Purge: Verb(_OUTCOMES, _TENANT | _OPERATOR),
     wire.Schedule: Verb({"outcome": _CHANGED, "fires_at_ms": list[int]}, _TENANT | _PRODUCER | _OPERATOR),
     wire.Unschedule: Verb(_WAS, _TENANT | _PRODUCER | _OPERATOR),
     wire.SetSchedulePaused: Verb(_WAS, _TENANT | _PRODUCER | _OPERATOR),
-    wire.Schedules: Verb({"schedules": list[ScheduleState]}, _TENANT | _PRODUCER | _READERS),
+    wire.Schedules: Verb({"schedules": list[ScheduleState]} | _AWAY, _TENANT | _PRODUCER | _READERS),
     wire.Declare: Verb({"outcomes": list[str], "removed": list[Removed], "is_over": bool}, _WORKER, _ATTACHED),
     wire.AddWebhook: Verb({"id": str, "outcome": _CHANGED}, _OPERATOR),
     wire.RemoveWebhook: Verb(_WAS, _OPERATOR),

@@ -21,6 +21,7 @@ from fairq.cli.app import run
 from fairq.model.checks import full_id
 from fairq.model.tasks import NewTask, Settlement, TaskState
 from fairq.server.run import Served
+from fairq.store.partitions import place_in
 from tests.server.harness import OPERATOR, running, tenant, url_of
 
 EXIT_SECONDS = 120.0
@@ -141,11 +142,11 @@ def bury(
     store = server.served.app.store
     tasks = [NewTask(full_id(name, id), payload) for id in ids]
     assert server.call(store.enqueue, "emails", name, tasks) == ["ok"] * len(ids)
-    buried = 0
+    buried, place = 0, place_in(store.registry.places_known("emails"), name)
     while buried < len(ids):
-        leases = server.call(store.claim, "emails", "w", len(ids) - buried).leases
+        leases = server.call(store.claim, place, "w", len(ids) - buried).leases
         rejected = [Settlement("reject", lease.id, lease.lease, None, error, traceback=traceback) for lease in leases]
-        assert server.call(store.settle, "emails", rejected) == ["ok"] * len(leases) != []
+        assert server.call(store.settle, place, rejected) == ["ok"] * len(leases) != []
         buried += len(leases)
 
 

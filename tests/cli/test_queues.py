@@ -8,9 +8,9 @@ import pytest
 
 from fairq.model.places import partition_of
 from fairq.store.partitions import place_in, places_of
-from tests.server.harness import lose
+from tests.server.harness import lose, tenant
 
-from .harness import Commands, ServerThread, check_error
+from .harness import Commands, ServerThread, bury, check_error
 from .test_commands import lines
 
 
@@ -82,3 +82,29 @@ def test_queues_and_tenants_that_cannot_be_read_are_named(
     top = commands("top", "--json").json
     assert {row["tenant"] for row in top["tenants"] if row["queue"] == "imports"} <= set(here)
     assert {row["queue"] for row in top["queues"]} == {"imports", "one", "two"}
+
+
+def test_lists_of_all_tenants_have_what_answers_and_name_the_rest(
+    commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert commands("queues", "set", "emails", "partitions=3").code == 0
+    names, places = [f"t{n}" for n in range(9)], places_of("emails", 3)
+    for name in names:
+        bury(server, name, ["a"])
+        server.call(server.served.app.store.open_batch, "emails", name, f"{name}/b", 0, [b""] * 3)
+        assert commands("schedules", "create", "emails", "s", "1", "--every", "1h", token=tenant(name)).code == 0
+    lose(server.served, monkeypatch, places[1])
+    said = f"partition {partition_of(places[1])} of emails cannot be read"
+    here = [name for name in names if place_in(places, name) != places[1]]
+    for what in ("dead", "batches", "schedules"):
+        shown = commands(what, "list", "emails")
+        assert (shown.code, said in " ".join(shown.out.split())) == (0, True), shown
+        assert [name for name in names if f" {name} " in shown.out.replace("│", " ")] == here
+        check_error(commands(what, "list", "emails", "--json"), 1, said)
+        rows = commands(what, "list", "emails", "--tenant", here[0], "--json").json
+        assert [row["tenant"] for row in rows] == here[:1]
+    replayed = commands("dead", "replay", "emails", "--all")
+    assert (replayed.code, replayed.out, said in replayed.err) == (1, f"replayed: {len(here)}\n", True)
+    monkeypatch.undo()
+    left = [row["tenant"] for row in commands("dead", "list", "emails", "--json").json]
+    assert sorted(left) == [name for name in names if name not in here]

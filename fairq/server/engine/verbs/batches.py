@@ -16,6 +16,7 @@ from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.verbs.request_scope import Body, full_id_of, full_ids, wait_for
 from fairq.store import keys
 from fairq.store.registry import PRODUCER
+from fairq.store.routes import Away
 from fairq.wire import messages as wire
 from fairq.wire import terms
 
@@ -84,14 +85,16 @@ async def batch(app: App, connection: Connection, request: wire.Batch) -> Body:
 
 async def batches(app: App, connection: Connection, request: wire.Batches) -> Body:
     """Return the states of the named batches, or a page of all."""
+    away = Away()
     if request.ids is None:
         if connection.identity.role is terms.Role.PRODUCER:
             raise BadRequest("ids are required: producers may not list batches", field="ids")
         tenant, cursor = connection.identity.tenant or request.tenant, request.cursor or ""
-        page = await app.store.list_batches(request.queue, tenant, request.state, cursor, request.count)
+        state, count = request.state, request.count
+        page = await app.store.list_batches(request.queue, tenant, state, cursor, count, away=away)
     else:
         states = await app.store.batches(request.queue, full_ids(connection, request.ids))
         page = BatchPage([state for state in states if state], "")
     is_bare = bool(connection.identity.tenant)
     rows = [{**asdict(state), "id": bare_id(state.id) if is_bare else state.id} for state in page.batches]
-    return {"batches": rows, "cursor": page.cursor or None}
+    return {"batches": rows, "cursor": page.cursor or None, "away": app.store.away_rows(away)}

@@ -10,6 +10,7 @@ from fairq.model.dead_letters import DeadFilter, DeadLetter
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.verbs.request_scope import Body, full_id_of, full_ids, with_payload
+from fairq.store.routes import Away
 from fairq.wire import messages as wire
 
 _BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NOTHING)
@@ -21,9 +22,10 @@ async def dead(app: App, connection: Connection, request: wire.Dead) -> Body:
     ages = (request.older_than_ms, request.younger_than_ms)
     which = DeadFilter(tenant, request.reason, request.error, *ages)
     which.check()
-    page = await app.store.dead(request.queue, which, request.cursor or "", request.count, brief=request.brief)
+    cursor, away = request.cursor or "", Away()
+    page = await app.store.dead(request.queue, which, cursor, request.count, brief=request.brief, away=away)
     rows = [_letter(connection, letter, brief=request.brief) for letter in page.letters]
-    return {"dead": rows, "cursor": page.cursor or None, "left": page.left}
+    return {"dead": rows, "cursor": page.cursor or None, "left": page.left, "away": app.store.away_rows(away)}
 
 
 def _letter(connection: Connection, letter: DeadLetter, *, brief: bool = False) -> Body:

@@ -14,6 +14,7 @@ from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.verbs.request_scope import Body, own_tenant
 from fairq.store.registry import PRODUCER
+from fairq.store.routes import Away
 from fairq.store.store import Schedule
 from fairq.wire import messages as wire
 from fairq.wire.terms import Role
@@ -91,8 +92,9 @@ async def schedules(app: App, connection: Connection, request: wire.Schedules) -
     """List schedules, the next to fire first; a named one comes with its task."""
     queue, role = request.queue, connection.identity.role
     if role in (Role.OPERATOR, Role.VIEWER) and request.tenant is None and request.name is None:
-        _, found = await app.store.schedules(queue, offset=request.offset, count=request.count)
-        return {"schedules": [_row(one) for one in found]}
+        away = Away()
+        _, found = await app.store.schedules(queue, offset=request.offset, count=request.count, away=away)
+        return {"schedules": [_row(one) for one in found], "away": app.store.away_rows(away)}
     tenant = own_tenant(connection, request.tenant)
     if request.name is not None:
         _, found = await app.store.schedules(queue, tenant, request.name)
