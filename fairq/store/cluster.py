@@ -60,12 +60,12 @@ class _Node:
 class Cluster:
     """Calls a cluster as `Connection` calls a single store, while `run` runs; `seeds` are the nodes asked first.
 
-    `refreshed()` is called after every read of the topology. `timeout` is that of each connection.
+    `refreshed()` is called after every read of the topology. `timeout` (s) is that of each connection.
     """
 
     seeds: Sequence[Address]
+    refreshed: Callable[[], None]
     timeout: float = 5.0
-    refreshed: Callable[[], None] = lambda: None
     trouble: str = ""  # why the cluster cannot be used
     _owners: list[Connection | None] = field(factory=lambda: [None] * SLOTS, init=False)
     _primaries: list[Connection] = field(factory=list, init=False)

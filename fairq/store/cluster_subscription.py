@@ -12,6 +12,7 @@ from collections.abc import Callable
 import trio
 from attrs import define, field
 
+from fairq.io.auto_reset_event import AutoResetEvent
 from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection, Subscription
 
@@ -28,25 +29,22 @@ class _Listener:
 
 @define(eq=False)
 class ClusterSubscription:
-    """Listens to a cluster as `Subscription` listens to a single store: one connection to each primary."""
+    """Listens to a cluster as `Subscription` listens to a single store: one connection to each primary.
+
+    `outdated` is set when its channels or the topology have changed.
+    """
 
     cluster: Cluster
     on_message: Callable[[str, str], None]
+    outdated: AutoResetEvent
     _sharded: set[str] = field(factory=set, init=False)
     _plain: set[str] = field(factory=set, init=False)
     _listeners: dict[Connection, _Listener] = field(factory=dict, init=False)
-    _outdated: trio.Event = field(factory=trio.Event, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.cluster.refreshed = self._outdate
-
-    def _outdate(self) -> None:
-        self._outdated.set()
 
     async def add(self, channel: str, *, sharded: bool = True) -> None:
         """Start to listen to one more channel soon, at the node that owns it."""
         (self._sharded if sharded else self._plain).add(channel)
-        self._outdate()
+        self.outdated.set()
 
     async def remove(self, channel: str) -> None:
         """Stop listening to a sharded channel."""
@@ -59,13 +57,12 @@ class ClusterSubscription:
         """Listen until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                await self._outdated.wait()
-                self._outdated = trio.Event()
+                await self.outdated.wait()
                 self._follow_nodes(nursery)
                 channels = self._channels_by_node()
-                async with trio.open_nursery() as places:  # so that a node that hangs does not delay the others
+                async with trio.open_nursery() as changes:  # so that a node that hangs does not delay the others
                     for node, listener in self._listeners.items():
-                        places.start_soon(listener.subscription.set_channels, channels[node], set(self._plain))
+                        changes.start_soon(listener.subscription.set_channels, channels[node], set(self._plain))
 
     def _follow_nodes(self, nursery: trio.Nursery) -> None:
         """Start listeners at new primaries, and end those at nodes that are no longer primaries."""

@@ -11,6 +11,7 @@ import structlog
 import trio
 
 from fairq.errors import FairqError, Retryable, SettingsError, StoreRefused, Unavailable
+from fairq.io.auto_reset_event import AutoResetEvent
 from fairq.io.scopes import background
 from fairq.store.address import parse_seeds, without_secrets
 from fairq.store.cluster import Cluster
@@ -90,8 +91,9 @@ async def _make_store(url: str, on_message: Callable[[str, str], None], connect_
     if not seeds[0].sentinels and await is_cluster(seeds, connect_timeout):
         if seeds[0].database:
             raise SettingsError("a cluster has only database 0: end the store URL in /0", field="store")
-        cluster = Cluster(seeds)
-        return Store(cluster, ClusterSubscription(cluster, on_message))
+        outdated = AutoResetEvent(trio.Event)
+        cluster = Cluster(seeds, outdated.set)
+        return Store(cluster, ClusterSubscription(cluster, on_message, outdated))
     if len(seeds) > 1:
         raise SettingsError("the store URL names several hosts, but they are not a cluster", field="store")
     return Store(Connection(seeds[0]), Subscription(seeds[0], on_message))
