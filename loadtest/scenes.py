@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fairq.model.schedules import Timing
-from fairq.model.tasks import MAX_LINKS, MAX_LINKS_BYTES, SPECIAL_PLACES, NewTask
+from fairq.model.tasks import MAX_LINKS, MAX_LINKS_BYTES, RARE_COUNTS, NewTask
 from fairq.server.engine.stats.history import PAGE_SLOTS
 from fairq.store import keys
 from fairq.store.calls import CHANGES, LOOKS
@@ -218,7 +218,7 @@ def featured(
 async def features(p: Probe) -> None:
     """500 tenants with a batch each; tasks that ask for everything."""
     s, c = p.sizes, p.sizes.call
-    few = c // SPECIAL_PLACES
+    few = c // RARE_COUNTS
     count, numbers = itertools.count(), itertools.count()
 
     def batch_of(n: int) -> str:

@@ -42,7 +42,7 @@ def queue_state(model: Model) -> dict[str, float]:
         "leased": len(model.leases),
         "dead": len(model.dead),
         "pending": sum(t.pending for t in everyone),
-        "tasks_with_options": sum(task.options.is_special for task in model.records.values()),
+        "tasks_with_options": sum(task.options.has_rare_options for task in model.records.values()),
     }
 
 

@@ -15,7 +15,7 @@ from fairq.model.option_tables import LimitOptions, SettingOptions, TaskOptions
 from fairq.model.options import pack_options
 from fairq.model.queues import QueueSettings
 from fairq.model.rules import rules_of
-from fairq.model.tasks import OPTIONS, SCHEDULED, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask, ScheduledOptions
+from fairq.model.tasks import OPTIONS, RARE_COUNTS, RARE_OPTIONS, SCHEDULED, NewTask, ScheduledOptions
 from fairq.store import library
 from fairq.store.records import pack_options as pack_for_store
 from tests.store.cases import case, raises_for
@@ -67,9 +67,9 @@ def test_a_time_without_which_there_is_none_is_never_0(name: str) -> None:
     assert pack_options(cast("TaskOptions", {name: None})) == pack_options({})
 
 
-def test_special_options_take_more_places() -> None:
+def test_a_task_with_rare_options_counts_as_more() -> None:
     for name, given in GIVEN.items():
-        assert task(**{name: given}).places == (SPECIAL_PLACES if name in SPECIAL_OPTIONS else 1), name
+        assert task(**{name: given}).counts == (RARE_COUNTS if name in RARE_OPTIONS else 1), name
 
 
 def test_every_option_reaches_the_store() -> None:

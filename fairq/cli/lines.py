@@ -26,7 +26,7 @@ from fairq.client.bodies import encode_payload
 from fairq.errors import BadRequest, QuotaExceeded, TooLarge
 from fairq.model.checks import MAX_BATCH
 from fairq.model.options import hash_payload, pack_options
-from fairq.model.tasks import SPECIAL_PLACES, NewTask
+from fairq.model.tasks import RARE_COUNTS, NewTask
 
 if TYPE_CHECKING:
     from fairq.cli.meter import Counts
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_LINE_BYTES = 64 << 20
-FRAME_TASKS = MAX_BATCH // SPECIAL_PLACES
+FRAME_TASKS = MAX_BATCH // RARE_COUNTS
 _FRAME_BYTES, _TASK_BYTES = 48_000, 256  # a frame of so many bytes fits into one message under all server settings
 _CHUNK_BYTES = 1 << 20
 _ROOM_MS = 1000  # wait for room if the server does not say how long

@@ -73,13 +73,13 @@ def rows_of(declared: Iterable[Declared], handlers: Mapping[str, QueueHandlers],
     """Return the declarations of a worker of these queues. Raises: BadRequest."""
     mine, found = set(queues), dict[tuple[str, str, str], dict[str, Any]]()
     for row in (row for each in declared for row in each.rows(handlers) if row["queue"] in mine):
-        if (place := _place(row)) in found:
-            raise BadRequest(f"tenant {place[1]} has two schedules {place[2]} in queue {place[0]}", field="schedule")
-        found[place] = row
+        if (key := _key(row)) in found:
+            raise BadRequest(f"tenant {key[1]} has two schedules {key[2]} in queue {key[0]}", field="schedule")
+        found[key] = row
     return list(found.values())
 
 
-def _place(row: Body) -> tuple[str, str, str]:
+def _key(row: Body) -> tuple[str, str, str]:
     return row["queue"], row["tenant"], row["name"]
 
 
@@ -124,11 +124,11 @@ class Declaring:
         return not reply["is_over"]
 
     def _tell(self, row: Body, outcome: str) -> None:
-        place = _place(row)
-        if self._logged.get(place) != outcome and outcome != "same":
+        key = _key(row)
+        if self._logged.get(key) != outcome and outcome != "same":
             say = log.info if outcome in _QUIET else log.warning
             say(_SAID.get(outcome, "schedule was refused"), **_labels(row), app=self.app, **_why(outcome))
-        self._logged[place] = outcome
+        self._logged[key] = outcome
 
 
 def _labels(row: Body) -> Body:

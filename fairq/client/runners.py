@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 log = Log("fairq.worker")
 
 Running = tuple[OwnTask, PushedTask]  # a running task, and its runner
-# A task that waits for a place: its queue, itself, and the end of its time by the clock of the event loop, or later.
+# A task that waits for a slot: its queue, itself, and the end of its time by the clock of the event loop, or later.
 Waiting = tuple[str, PushedTask, float]
 
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn

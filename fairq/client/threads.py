@@ -1,7 +1,7 @@
 """Handlers that are plain functions: a thread for each task, and the count of abandoned threads.
 
 A thread cannot be cancelled. Where its task's lease is lost, or its time is over, the worker goes on without it, but
-the thread keeps its place until its function returns. A process does not wait for such threads when it ends.
+the thread keeps its slot until its function returns. A process does not wait for such threads when it ends.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Threads:
     most: int
     changed: Callable[[], None] = lambda: None
     runtime: Runtime = field(factory=current_runtime, init=False)
-    _places: anyio.CapacityLimiter = field(init=False)
+    _slots: anyio.CapacityLimiter = field(init=False)
     _unlimited: anyio.CapacityLimiter = field(factory=lambda: anyio.CapacityLimiter(inf), init=False)
     _daemons: DaemonThreads | None = field(default=None, init=False)
     _abandoned: set[_Run] = field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._places = anyio.CapacityLimiter(self.most)
+        self._slots = anyio.CapacityLimiter(self.most)
         if self.runtime.name == "asyncio":
             self._daemons = DaemonThreads(self.runtime)
 
@@ -54,15 +54,15 @@ class Threads:
         return sorted(name_of(run.function) for run in self._abandoned)
 
     async def run(self, function: Callable[[Any], Any], argument: Any, limit_s: float = inf) -> Any:
-        """Call a function in a thread, for at most so long from when it has a place.
+        """Call a function in a thread, for at most so long from when it has a slot.
 
         Cancelled, or too late: the thread is abandoned, and counted until it ends. Raises: TimedOut, and what it does.
         """
         run = _Run(self, function, argument)
         try:
-            self._places.acquire_on_behalf_of_nowait(run)
+            self._slots.acquire_on_behalf_of_nowait(run)
         except anyio.WouldBlock:
-            await self._places.acquire_on_behalf_of(run)
+            await self._slots.acquire_on_behalf_of(run)
         try:
             try:
                 await within(limit_s, partial(self._in_thread, run.call))
@@ -98,9 +98,9 @@ class Threads:
         if self.abandoned == self.most:
             log.error("abandoned threads keep all slots: no task is taken until one ends", **self._fields())
 
-    def place_free(self, run: _Run) -> None:
-        """Give a thread's place to the next one."""
-        self._places.release_on_behalf_of(run)
+    def free_slot(self, run: _Run) -> None:
+        """Give a thread's slot to the next one."""
+        self._slots.release_on_behalf_of(run)
         if run in self._abandoned:
             self._abandoned.remove(run)
             self.changed()
@@ -108,7 +108,7 @@ class Threads:
 
 @define(eq=False)
 class _Run:
-    """One call of a function in a thread: it has its place until the function returns, or is left and never begins.
+    """One call of a function in a thread: it has its slot until the function returns, or is left and never begins.
 
     It keeps the result of the call: trio's threads refuse some results, and die of some errors.
     """
@@ -139,7 +139,7 @@ class _Run:
     def _ended(self) -> None:
         if not self._has_ended:
             self._has_ended = True
-            self.threads.place_free(self)
+            self.threads.free_slot(self)
 
     def left(self) -> None:
         """Record that the caller was cancelled and no longer waits for the function."""

@@ -58,8 +58,8 @@ class Worker:
     """An app of handlers, by queue and by the name of the task, that is attached to the service while `run` runs.
 
     `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost:
-    they keep their place until they return.
-    `prefetch` more tasks are held, and begin as soon as a place is free: for tasks of a few ms, or where the server is
+    they keep their slot until they return.
+    `prefetch` more tasks are held, and begin as soon as a slot is free: for tasks of a few ms, or where the server is
     far away. To the queue they are running: they count in limits and shares, and a tenant that comes later waits.
     A worker that comes back under its `name` ends its older connections: what they held is ready again at once. No two
     workers may have the same.

@@ -75,7 +75,7 @@ class WorkerRun:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
         check_int(app.concurrency, "concurrency", 1, MAX_CREDIT)
         check_int(app.prefetch, "prefetch", 0, MAX_CREDIT - app.concurrency)
-        # More may have begun than run: the place of an ended task does not wait for its settlement to be sent.
+        # More may have begun than run: the slot of an ended task does not wait for its settlement to be sent.
         most_begun = app.concurrency + min(app.concurrency, app.prefetch // 2) if app.prefetch else 0
         session = WorkerSession(
             worker=app.name, queues=queues, credit=app.concurrency + app.prefetch, most_begun=most_begun,
@@ -171,7 +171,7 @@ class WorkerRun:
                 await self.idle.wait()
 
     def stop(self, why: Ended) -> None:
-        """Take no more tasks, give back those that wait for a place; `run` returns when the others are settled."""
+        """Take no more tasks, give back those that wait for a slot; `run` returns when the others are settled."""
         self.ended = self.ended or why
         if self.driver.session.credit:
             self.driver.session.credit = 0
@@ -187,7 +187,7 @@ class WorkerRun:
         return is_first
 
     def _threads_changed(self) -> None:
-        """Offer no place that an abandoned thread still has; while there is one, hold no task without a place."""
+        """Offer no slot that an abandoned thread still has; while there is one, hold no task without a slot."""
         if self.is_stopping:
             return
         if abandoned := self.threads.abandoned:

@@ -35,7 +35,8 @@ MAX_KEY_BYTES = 255  # of a dedupe key
 MAX_NAME_BYTES = 128  # of a task, or a group
 TRACE_PATTERN = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
 _FIRST_LEASE_MS, _LEASES_PER_MS = 1_735_689_600_000, 32
-SPECIAL_PLACES = 3  # of these, for a task with rare options: the store takes that much longer
+RARE_COUNTS = 3  # tasks that one with rare options counts as, in a request: the store takes that much longer
+MAX_LEASES = 150  # of one claim (LEASES_PER_CALL in lua/verbs/claim.lua)
 MAX_RESULT_BYTES = 1 << 18
 MAX_PROGRESS_CHARS = 200
 NO_ROOM = "stored_bytes"  # the limit for which a result was dropped
@@ -102,7 +103,7 @@ def is_last_attempt(attempt: int, max_attempts: int) -> bool:
 _Class = TypeVar("_Class")
 _ENDS = ("expires_in_ms", "expires_at_ms", "expires_after_start_ms")  # of a window
 _TOO_SOON = "the task would expire before it may start; expires_after_start_ms counts from the start"
-_SPECIAL = "special"  # a task that asks for it takes SPECIAL_PLACES
+_RARE = "rare"  # a task that asks for it counts as RARE_COUNTS tasks
 _OWN = "own"  # of each task: not one of a schedule's options
 
 
@@ -130,28 +131,28 @@ class NewTask(NamedTuple):
     expires_at_ms: Annotated[int | None, MOMENT, _OWN] = None
     expires_after_start_ms: Annotated[int | None, SPAN] = None
     max_attempts: Annotated[int | None, ATTEMPTS] = None  # the queue's; 0: no limit
-    priority: Annotated[int, PRIORITY, _SPECIAL] = DEFAULT_PRIORITY
-    dedupe_key: Annotated[str, DEDUPE_KEY, _SPECIAL] = ""
+    priority: Annotated[int, PRIORITY, _RARE] = DEFAULT_PRIORITY
+    dedupe_key: Annotated[str, DEDUPE_KEY, _RARE] = ""
     dedupe_period_ms: Annotated[int, SPAN] = 0
     replace: Annotated[bool, FLAG, _OWN] = False
-    result_ttl_ms: Annotated[int, SPAN, _SPECIAL] = 0
-    retry_base_ms: Annotated[int | None, SPAN, _SPECIAL] = None  # the queue's
-    retry_cap_ms: Annotated[int | None, SPAN, _SPECIAL] = None  # the queue's
-    events: Annotated[bool, FLAG, _SPECIAL] = False
-    batch: Annotated[str, TASKS_BATCH, _SPECIAL, _OWN] = ""
-    group: Annotated[str, SHORT_NAME, _SPECIAL] = ""
+    result_ttl_ms: Annotated[int, SPAN, _RARE] = 0
+    retry_base_ms: Annotated[int | None, SPAN, _RARE] = None  # the queue's
+    retry_cap_ms: Annotated[int | None, SPAN, _RARE] = None  # the queue's
+    events: Annotated[bool, FLAG, _RARE] = False
+    batch: Annotated[str, TASKS_BATCH, _RARE, _OWN] = ""
+    group: Annotated[str, SHORT_NAME, _RARE] = ""
     name: Annotated[str, SHORT_NAME, _OWN] = ""
     trace: Annotated[str, TRACE, _OWN] = ""
 
     @property
-    def places(self) -> int:
-        """How many places of a request it takes."""
-        return SPECIAL_PLACES if self.is_special else 1
+    def counts(self) -> int:
+        """How many tasks of a request it counts as."""
+        return RARE_COUNTS if self.has_rare_options else 1
 
     @property
-    def is_special(self) -> bool:
-        """True if it has any of SPECIAL_OPTIONS."""
-        return self[2:] != NO_OPTIONS and any(getattr(self, name) != OPTIONS[name] for name in SPECIAL_OPTIONS)
+    def has_rare_options(self) -> bool:
+        """True if it has any of RARE_OPTIONS."""
+        return self[2:] != NO_OPTIONS and any(getattr(self, name) != OPTIONS[name] for name in RARE_OPTIONS)
 
     def check(self) -> None:
         """Refuse a task that no store would take. Raises: BadRequest, naming the field."""
@@ -175,7 +176,7 @@ class NewTask(NamedTuple):
 OPTIONS: dict[str, Any] = NewTask._field_defaults  # the options of a task, and their defaults
 NO_OPTIONS = tuple(OPTIONS.values())  # `task[2:]` of a task without options
 _HINTS = {name: hint for name, hint in get_type_hints(NewTask, include_extras=True).items() if name in OPTIONS}
-SPECIAL_OPTIONS = tuple(name for name, hint in _HINTS.items() if _SPECIAL in hint.__metadata__)
+RARE_OPTIONS = tuple(name for name, hint in _HINTS.items() if _RARE in hint.__metadata__)
 SCHEDULED = tuple(name for name, hint in _HINTS.items() if _OWN not in hint.__metadata__)
 
 

@@ -6,8 +6,8 @@ are ready at once. It is promised if all of this holds:
 - The queue is known to be registered, and workers of this server take tasks of it: the place of the tenant has a
   dispatcher here.
 - No claim of that dispatcher is under way.
-- Enough places are free for a claim to leave now (server/engine/dispatch/claiming.py).
-- There are places for all tasks that have arrived since the last claim left, and one claim may take as many.
+- Enough slots are free for a claim to leave now (server/engine/dispatch/claiming.py).
+- There are slots for all tasks that have arrived since the last claim left, and one claim may take as many.
 
 Otherwise the enqueue is sent at once, and the store notifies the servers that it names.
 

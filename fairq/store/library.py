@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from attrs import Factory, field, frozen
 
-from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS
+from fairq.model.tasks import OPTIONS, RARE_OPTIONS
 
 DATA_VERSION = 21
 
@@ -284,7 +284,7 @@ def _sections() -> str:
 
 def plain_options() -> dict[str, str | int]:
     """Return the rarely used options of a task without any, the table PLAIN: NewTask's, and what the library notes."""
-    asked = {name.removesuffix("_ms"): OPTIONS[name] for name in SPECIAL_OPTIONS}
+    asked = {name.removesuffix("_ms"): OPTIONS[name] for name in RARE_OPTIONS}
     packed = {name: default if isinstance(default, str) else int(default or 0) for name, default in asked.items()}
     return packed | {"opened_at": 0, "ready_at": 0}
 

@@ -123,7 +123,7 @@ class TaskCalls(Calls):
         again: bool = False,
         covered: Covered | None = None,
     ) -> Claim:
-        """Lease up to `limit` ready tasks by the fair pick, at most 150.
+        """Lease up to `limit` ready tasks by the fair pick, at most MAX_LEASES.
 
         `slots`: how many are attached (None: as many as before). `name` stands in the leases, and is the claim's id:
         after OutcomeUnknown, claim `again` under the same name: if any lease of that name is still open, those are

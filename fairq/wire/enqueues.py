@@ -53,15 +53,15 @@ class Chunk:
     is_alone: bool = False  # must not share a frame with other chunks
     is_apart: bool = False  # must not share a frame with other chunks of its tenant
 
-    def fit(self, places: int, room: int) -> tuple[int, int, int]:
-        """Return where the tasks that fit into `places` and `room` bytes stop, and the places and bytes left."""
-        stop, left = self.start, (places, room)
-        for task in self.tasks[stop : min(self.stop, stop + places)]:
-            places, room = places - task.places, room - len(task.payload) - TASK_BYTES
+    def fit(self, budget: int, room: int) -> tuple[int, int, int]:
+        """Return where the tasks that fit into `budget` tasks and `room` bytes stop, and what is left of both."""
+        stop, left = self.start, (budget, room)
+        for task in self.tasks[stop : min(self.stop, stop + budget)]:
+            budget, room = budget - task.counts, room - len(task.payload) - TASK_BYTES
             room -= _HELD_BYTES if self.lease else 0
-            if places < 0 or room < 0:
+            if budget < 0 or room < 0:
                 break
-            left, stop = (places, room), stop + 1
+            left, stop = (budget, room), stop + 1
         return stop, *left
 
     def split(self, stop: int) -> Chunk:
@@ -228,7 +228,7 @@ class Enqueues:
                 send(exchange.kind, exchange.body(), exchange, now)
 
     def _take_batch(self, lines: OrderedDict[str, deque[Chunk]]) -> list[Chunk]:
-        """Take chunks off the tenants' lines in turn, up to a frame's places and a message's bytes."""
+        """Take chunks off the tenants' lines in turn, up to the tasks of a frame and the bytes of a message."""
         batch: list[Chunk] = []
         left = self.limits.batch, min(self.limits.message_bytes - FRAME_BYTES, _ENOUGH_BYTES)
         for _ in range(len(lines)):
@@ -244,21 +244,21 @@ class Enqueues:
                 break
         return batch
 
-    def _take_line(self, line: deque[Chunk], batch: list[Chunk], places: int, room: int) -> tuple[int, int]:
-        """Take chunks off a tenant's line, into so many places and bytes; splits the last. Returns what is left."""
+    def _take_line(self, line: deque[Chunk], batch: list[Chunk], budget: int, room: int) -> tuple[int, int]:
+        """Take chunks off a tenant's line, up to so many tasks and bytes; splits the last. Returns what is left."""
         most, count = self.limits.message_bytes - FRAME_BYTES, len(batch)
-        while line and places:
+        while line and budget:
             chunk, mine = line[0], batch[count:]
             if chunk.call.is_done:
                 line.popleft()
                 continue
             if (batch and (chunk.is_alone or batch[0].is_alone)) or (mine and (chunk.is_apart or mine[0].is_apart)):
                 break
-            stop, *left = chunk.fit(places, room)
+            stop, *left = chunk.fit(budget, room)
             if stop == chunk.start and not batch:
-                stop, left = chunk.fit(chunk.tasks[chunk.start].places, most)[0], [0, 0]
+                stop, left = chunk.fit(chunk.tasks[chunk.start].counts, most)[0], [0, 0]
             if stop > chunk.start:
-                places, room = left
+                budget, room = left
                 chunk.call.under_way += 1
                 batch.append(line.popleft() if stop == chunk.stop else chunk.split(stop))
             elif batch:
@@ -268,7 +268,7 @@ class Enqueues:
                     f"the task is too large: the server takes messages of at most {self.limits.message_bytes} bytes"
                 )
                 line.popleft().call.finish(error=TooLarge(message, field="payload"))
-        return places, room
+        return budget, room
 
 
 def _is_passing(error: FairqError) -> bool:

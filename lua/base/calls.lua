@@ -136,7 +136,7 @@ local OF_CALL = {__index = {
   notify = '1',                                   -- the servers to notify: all, one first, or (false) none
   task_options = false, batches = false,          -- rare options of tasks
   marks = false,                                  -- tasks that have ended (tasks/records.lua)
-  promised = 0,                                   -- bytes that have room, and are not stored yet (tasks/arrivals.lua)
+  incoming_bytes = 0,                             -- of new tasks, until they are stored (tasks/arrivals.lua)
   ending = false,                                 -- the task that this call acknowledges, with links
   changed_runs = false, extended = false, ended = false,  -- leases (tasks/leases.lua)
   lines = false,                                  -- turns of groups inside tenants (tasks/group_order.lua)

@@ -69,14 +69,14 @@ end
 -- How many bytes more a tenant may keep; below 0 where its limit was lowered.
 function limits.room(call, account)
   local most = limits.of(call, account).stored_bytes
-  return most == 0 and math.huge or most - limits.kept(call, account) - call.promised
+  return most == 0 and math.huge or most - limits.kept(call, account) - call.incoming_bytes
 end
 
 -- How many events a tenant may keep: as many as its other bytes leave room for, in half of its limit at most.
 function limits.events(call, account)
   local most = limits.of(call, account).stored_bytes
   if most == 0 then return math.huge end
-  local left = most - beside_feed(call, account) - call.promised
+  local left = most - beside_feed(call, account) - call.incoming_bytes
   return math.max(0, math.floor(math.min(most / 2, left) / EVENT_COST))
 end
 

@@ -157,7 +157,7 @@ function arrivals.check_quotas(call, new)
   if limit then
     refuse('quota_exceeded', string.format('%s %.0f', limit, math.max(RETRY_MS[1], math.min(RETRY_MS[2], wait_ms))))
   end
-  call.promised = new.bytes
+  call.incoming_bytes = new.bytes
 end
 
 -- Adds so many bytes to a tenant. Refuses what exceeds its limit, and a new tenant if there are too many.
@@ -165,7 +165,7 @@ function arrivals.add_bytes(call, tenant, bytes)
   local new = arrivals.new(tenant)
   new.bytes = bytes
   arrivals.check_quotas(call, new)
-  call.promised = 0
+  call.incoming_bytes = 0
   accounts.add_bytes(call, accounts.touch_named(call, tenant), bytes)
 end
 
@@ -189,7 +189,7 @@ function arrivals.store(call, new)
   redis.call('HSET', call.prefix .. 'tasks', unpack(new.records))
   if new.payloads then write('HSET', call.prefix .. 'payloads', new.payloads) end
   accounts.add_bytes(call, account, new.bytes - new.key_bytes)  -- the keys count as they are held
-  call.promised = 0
+  call.incoming_bytes = 0
   task_options.drop_results(call, new.records)
   if new.tasks_with_options then store_options(call, account, new.tasks_with_options) end
   if #new.ready > 0 then places.put_ready(call, account, new.ready) end

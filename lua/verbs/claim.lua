@@ -20,7 +20,7 @@ local MAX_SLOTS = 1000000000
 local RUN_HEAD, RUN_REST = RUN.format:match('^<.......'), '<' .. RUN.format:match('^<.......(.*)')
 -- Places in the reply of the values that are known only at the end of a claim, and how many stand before the leases.
 local LEASE_AT, RESULT_IDS_AT, TICK_AT, KEPT_OUT_AT, WEIGHT_SUM_AT, ALONE_AT, HEAD = 3, 4, 5, 6, 9, 10, 10
-local LEASES_PER_CALL = 150  -- even if the limit is higher; servers ask for no more
+local LEASES_PER_CALL = 150  -- MAX_LEASES of fairq/model/tasks.py: servers ask for no more
 local LATE_PER_CALL = 64     -- expired tasks, after which a claim leaves the rest to the next
 local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
 

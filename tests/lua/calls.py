@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from fairq.model.queue.limits import bytes_of
-from fairq.model.tasks import OPTIONS, NewTask
+from fairq.model.tasks import MAX_LEASES, OPTIONS, NewTask
 from fairq.store import library
 from fairq.store.records import pack_options, pack_template
 
@@ -25,7 +25,7 @@ HEAD = 10  # values of a claim's reply before its tasks
 FORMATS = library.formats()
 COMMENT = re.compile(r"^ *--.*$", re.MULTILINE)  # without them a store loads the library in half the time
 LEASE_MS = 30_000  # the default lease
-CLAIMED, CLAIMED_BY_RATE = 150, 60  # tasks that one call leases at most; of tenants with a rate
+CLAIMED, CLAIMED_BY_RATE = MAX_LEASES, 60  # tasks that one call leases at most; of tenants with a rate
 CHANGES = 64  # tasks that one call changes, where much of each is changed
 NO_RANDOM_VALUES = b""
 

@@ -20,7 +20,7 @@ from fairq.model.queue.model import Model
 from fairq.model.queue.ready import LOOSE
 from fairq.model.queue.schedules import Revision
 from fairq.model.schedules import Timing
-from fairq.model.tasks import NewTask, leased_at_ms
+from fairq.model.tasks import MAX_LEASES, NewTask, leased_at_ms
 from fairq.model.waiting import AT_MAX_RUNNING
 from fairq.store.records import pack_options, pack_template, pack_timing, pack_waits
 from tests import reports
@@ -45,7 +45,7 @@ SMALL_VARIANT = (  # by which few tenants are drawn, and few tasks and bytes are
     ("local PAGE = 1024 ", "local PAGE = 2 "),
     ("local LARGE_BYTES = 4096", "local LARGE_BYTES = 3"),
     ("local ROUNDS = 8", "local ROUNDS, PAGE_BYTES = 8, 80"),
-    ("local LEASES_PER_CALL = 150 ", "local LEASES_PER_CALL = 5 "),
+    (f"local LEASES_PER_CALL = {MAX_LEASES} ", "local LEASES_PER_CALL = 5 "),
     ("local LATE_PER_CALL = 64 ", "local LATE_PER_CALL = 3 "),
     ("local LATE_PER_TENANT = 16 ", "local LATE_PER_TENANT = 2 "),
     ("local COSTLY_PER_CALL = 60 ", "local COSTLY_PER_CALL = 3 "),

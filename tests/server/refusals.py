@@ -20,7 +20,7 @@ from fairq.model.history import MAX_NAMED
 from fairq.model.limits import LIMIT_RANGES
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS
 from fairq.model.queues import SETTING_RANGES
-from fairq.model.tasks import MAX_RESULT_BYTES, SPECIAL_PLACES
+from fairq.model.tasks import MAX_RESULT_BYTES, RARE_COUNTS
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS
 
@@ -220,7 +220,7 @@ RULES = [
         ENQUEUES,
         "tasks",
         tuple(
-            [{"id": f"id-{n}", "payload": 1, **asked} for n in range(MAX_BATCH // SPECIAL_PLACES + 1)]
+            [{"id": f"id-{n}", "payload": 1, **asked} for n in range(MAX_BATCH // RARE_COUNTS + 1)]
             for asked in (
                 {"priority": 1}, {"dedupe_key": "k"}, {"result_ttl_ms": 1}, {"events": True}, {"batch": "b"},
                 {"group": "g"},

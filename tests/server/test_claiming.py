@@ -6,10 +6,10 @@ from math import inf
 
 import pytest
 
+from fairq.model.tasks import MAX_LEASES
 from fairq.server.engine.dispatch.claiming import (
     FEW_TASKS,
     MAX_PACE_S,
-    MOST_TASKS,
     PACE_S,
     SHARED_PACE_S,
     Claiming,
@@ -36,7 +36,7 @@ def test_the_first_claim_leaves_at_once_and_the_next_at_its_pace_or_with_half_of
     assert claiming.step(OFFERED // 2 - 1, OFFERED, 0.0) == (Step.SLEEP, PACE_S)
     assert claiming.step(OFFERED // 2, OFFERED, 0.0) == (Step.CLAIM, 0.0)
     assert claiming.step(1, OFFERED, PACE_S) == (Step.CLAIM, PACE_S)
-    assert claiming.step(MOST_TASKS, 10 * MOST_TASKS, 0.0) == (Step.CLAIM, 0.0)
+    assert claiming.step(MAX_LEASES, 10 * MAX_LEASES, 0.0) == (Step.CLAIM, 0.0)
 
 
 def test_claims_of_queues_that_share_workers_leave_together_or_with_half_of_the_credit() -> None:
@@ -141,7 +141,7 @@ def test_one_more_is_wanted_than_are_expected() -> None:
 
 @pytest.mark.parametrize(
     ("offered", "most"),
-    [(1, FEW_TASKS), (2 * FEW_TASKS, FEW_TASKS), (119, 60), (2 * MOST_TASKS, MOST_TASKS), (9_999, MOST_TASKS)],
+    [(1, FEW_TASKS), (2 * FEW_TASKS, FEW_TASKS), (119, 60), (2 * MAX_LEASES, MAX_LEASES), (9_999, MAX_LEASES)],
 )
 def test_a_claim_leaves_half_of_the_credit_to_the_next_one(offered: int, most: int) -> None:
     assert waiting().wanted(offered) == most

@@ -10,7 +10,7 @@ import trio
 
 import fairq
 from fairq.model.checks import MAX_PAYLOAD_BYTES
-from fairq.server.engine.dispatch.claiming import MOST_TASKS
+from fairq.model.tasks import MAX_LEASES
 from tests.server.harness import OPERATOR, WORKER, raw, tenant
 from tests.store.waiting import wait_until
 
@@ -61,7 +61,7 @@ async def test_a_worker_of_many_queues_that_reads_nothing_is_given_no_more_than_
             async def have_gone_back() -> bool:
                 states = [(await op.tasks(queue, ["ada/a"]))[0] for queue in queues]
                 came = [each.state for each in states if each.attempt]
-                return came.count("leased") == 1 and came.count("ready") >= credit // MOST_TASKS - 1
+                return came.count("leased") == 1 and came.count("ready") >= credit // MAX_LEASES - 1
 
             await wait_until(have_gone_back)
         assert peak_mib(server.pid) < COPIES * (MAX_PAYLOAD_BYTES >> 20) + PROCESS_MIB

@@ -48,7 +48,7 @@ BUGS = {
         "enqueues": {
             "a third frame of tasks is under way": ("SEND_WINDOW = 2\n", "SEND_WINDOW = 3\n"),
             "a frame has too many tasks": ("left = self.limits.batch, min", "left = 500, min"),
-            "special tasks take one place": ("places - task.places", "places - 1"),
+            "rare tasks count as one": ("budget - task.counts", "budget - 1"),
             "outcomes go to another call": ("outcomes[at : at + size]", "outcomes[:size]"),
             "a call ends before all of its tasks": ("if call.missing:\n", "if False:\n"),
             "an answer to a call that was given up breaks the session": ("elif not call.is_done:", "else:"),

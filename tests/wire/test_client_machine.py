@@ -74,14 +74,14 @@ class ClientMachine(RuleBasedStateMachine):
         queue=st.sampled_from(QUEUES),
         count=st.integers(1, 4),
         payload=st.sampled_from([SHORT, SHORT, LONG, LONGEST]),
-        is_special=st.booleans(),
+        is_rare=st.booleans(),
         is_bad=st.sampled_from([False, False, False, True]),
         timeout=st.sampled_from([0.05, 2, 90]),
     )
-    def enqueue(self, queue: str, count: int, payload: bytes, is_special: bool, is_bad: bool, timeout: float) -> None:
+    def enqueue(self, queue: str, count: int, payload: bytes, is_rare: bool, is_bad: bool, timeout: float) -> None:
         """Enqueue tasks; a bad one is refused for good."""
         names = tuple(f"{'bad' if is_bad else 'id'}-{len(self.calls)}-{n}" for n in range(count))
-        tasks = [NewTask(id, payload, priority=1 if is_special else 50) for id in names]
+        tasks = [NewTask(id, payload, priority=1 if is_rare else 50) for id in names]
         call = self.end.session.enqueue(queue, tasks, self.end.now + timeout)
         self.remember(call, ids=names, is_bad=is_bad, is_long=payload is LONGEST)
         self.flush()

@@ -26,7 +26,7 @@ class Batching(Records):
             self.counts["enqueued"] += 1
 
     def refill(self, b: Batch) -> None:
-        """Hand free places to pending tasks."""
+        """Hand free batch slots to pending tasks."""
         for id in b.pending.first(b.max_running - b.admitted) if b.max_running else ():
             t = self.touch(b.tenant)
             del b.pending[id]
@@ -35,7 +35,7 @@ class Batching(Records):
             self.put_ready(t, id)
 
     def finish_batches(self, now: float) -> None:
-        """Hand free places to pending tasks, complete what is at its end, and call back."""
+        """Hand free batch slots to pending tasks, complete what is at its end, and call back."""
         for name, b in sorted(self.batches.items()):
             if b.state == "complete":
                 continue

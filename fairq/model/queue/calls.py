@@ -55,13 +55,13 @@ class Calls(FairPick):
         self.cancelling: dict[str, float] = {}
         self.results: dict[str, tuple[float, str]] = {}  # id -> until, result
         self.kept_until: float = 0  # the last of results and dedupe keys that outlive their tasks
-        self.promised = 0.0  # bytes that have room, and are not stored yet
+        self.incoming_bytes = 0.0  # of new tasks that have room, and are not stored yet
         self.feeds = Feeds()
 
     def open(self, now: float, witness: float = math.inf) -> float:
         """Begin a call: time never goes back. `witness` is the caller's own time."""
         self.touched, self.woken, self.readied, self.freed, self.cost = {}, [], False, False, 0
-        self.promised = 0
+        self.incoming_bytes = 0
         self.lowered_from, self.lowered_by = None, []
         back = self.now - now
         self.goes_back = back > CLOCK_BACK_MS

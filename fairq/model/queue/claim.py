@@ -10,7 +10,7 @@ from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.batches import Batching
 from fairq.model.queue.fair_pick import Pick
 from fairq.model.queue.tasks import Run
-from fairq.model.tasks import first_lease_at
+from fairq.model.tasks import MAX_LEASES, first_lease_at
 
 ROUNDS = 8
 
@@ -23,18 +23,21 @@ class Claiming(Batching):
     """
 
     large, page = 4096, 1_048_576
-    most, late, late_each = 150, 64, 16
+    most, late, late_each = MAX_LEASES, 64, 16
 
     def claim(
         self,
         now: float,
         random_values: Iterator[float],
-        worker: str,
+        name: str,
         limit: int,
         slots: int = 0,
         witness: float = math.inf,
     ) -> list[tuple[str, int, int]]:
-        """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number."""
+        """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number.
+
+        `name`: of the claim.
+        """
         now, limit = self.open(now, witness), min(limit, self.most)
         self.claimed_bytes, self.returned = 0, []
         leased: list[tuple[str, int, int]] = []
@@ -52,7 +55,7 @@ class Claiming(Batching):
                 self.seat_all()
             picks = self.pick_round(limit - len(leased), random_values)
             while picks:
-                picks = [p for p in picks if not self.lease(p, worker, now, number, leased)]
+                picks = [p for p in picks if not self.lease(p, name, now, number, leased)]
             if self.is_empty and self.passed_over:
                 self.passed_over = set()  # no other tenant is left
             else:
@@ -60,7 +63,7 @@ class Claiming(Batching):
         self.put_back()
         is_short = len(leased) < limit
         if leased:
-            self.last_lease, self.claims[worker], self.bundles[number] = number, number, [id for id, *_ in leased]
+            self.last_lease, self.claims[name], self.bundles[number] = number, number, [id for id, *_ in leased]
         if rounds or has_changed or (is_short and not self.hungry):
             self.finish_batches(now)
             if is_short:
@@ -69,7 +72,7 @@ class Claiming(Batching):
         self.proven_slots = 0
         return leased
 
-    def lease(self, p: Pick, worker: str, now: float, number: int, leased: list[tuple[str, int, int]]) -> bool:
+    def lease(self, p: Pick, name: str, now: float, number: int, leased: list[tuple[str, int, int]]) -> bool:
         """Lease a picked task, drop it if it has expired, or put it back when the reply is full.
 
         Returns whether the pick is used up; if not, it is for another task of its tenant.
@@ -83,7 +86,7 @@ class Claiming(Batching):
         self.expiring.pop(p.id, None)
         if is_late:
             return self.drop_late(p, now)
-        run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
+        run.attempt, run.lease, run.state, run.began_at, run.claim = run.attempt + 1, number, "leased", self.at, name
         run.is_extended, run.takeovers, run.lasts = False, 0, self.settings["lease_ms"]
         self.claimed_bytes += task.length if task.size > self.large or task.is_apart else 0
         self.runs[p.id], self.leases[p.id] = run, self.at + self.settings["lease_ms"]
@@ -127,9 +130,9 @@ class Claiming(Batching):
         for id in reversed(self.returned):
             self.line_up(self.records[id].tenant, id, at_head=True)
 
-    def claim_again(self, now: float, worker: str) -> list[tuple[str, int, int]]:
+    def claim_again(self, now: float, name: str) -> list[tuple[str, int, int]]:
         """Repeat the answer of an earlier claim, with new deadlines for its open leases; empty: none is open."""
-        now, number = self.open(now), self.claims.get(worker, 0)
+        now, number = self.open(now), self.claims.get(name, 0)
         ids = [id for id in self.bundles.get(number, []) if id in self.leases and self.runs[id].lease == number]
         self.leases |= dict.fromkeys(ids, self.at + self.settings["lease_ms"])
         if ids:

@@ -88,7 +88,7 @@ class Enqueueing(Batching):
                     replaced.append(first)
         if new and (which := self.too_much(t, now, new, replaced, ending)):
             return [f"FAIRQ quota_exceeded {which}"], {}, []
-        self.promised = self.bytes_of_new(new)
+        self.incoming_bytes = self.bytes_of_new(new)
         return outcomes, new, replaced
 
     def bytes_of_new(self, new: New) -> int:
@@ -99,7 +99,7 @@ class Enqueueing(Batching):
 
     def store_decided(self, now: float, new: New, replaced: list[str]) -> None:
         """Store new tasks in the places of others, which may have come with the same call."""
-        self.promised = 0
+        self.incoming_bytes = 0
         for id, task in new.items():
             self.add(id, task, now)
         for holder in replaced:

@@ -192,7 +192,7 @@ class Records(StoredBytes):
         of_run: Any = {"error": run.error, "lost_leases": run.lost_leases}
         if id in self.leases:
             at = int(self.leases[id] + self.call_origin) if self.leases[id] < math.inf else 0
-            return TaskState(id, "leased", t.name, run.attempt, at, run.worker, **of_run)
+            return TaskState(id, "leased", t.name, run.attempt, at, run.claim, **of_run)
         state: Any = "delayed" if id in t.delayed else "pending" if b and id in b.pending else "ready"
         since = max(self.ready_since(id), self.records[id].ready_at) if state == "ready" else t.delayed.get(id, 0)
         return TaskState(id, state, t.name, run.attempt, int(since), **of_run)

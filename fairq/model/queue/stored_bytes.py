@@ -34,7 +34,7 @@ class StoredBytes(Calls):
     def room(self, t: Tenant) -> float:
         """Return how many bytes more a tenant may keep."""
         most = self.limit(t, "stored_bytes")
-        return most - self.kept_by(t) - self.promised if most else math.inf
+        return most - self.kept_by(t) - self.incoming_bytes if most else math.inf
 
     def result_name(self, id: str) -> tuple[str, Batch] | None:
         """Return the entry of a task among the results of its batch, if it is done now, and the batch."""
@@ -106,6 +106,6 @@ class StoredBytes(Calls):
         """Add an event to a tenant's feed, which keeps the newest that fit, in at most half of the limit."""
         most, keep = self.limit(t, "stored_bytes"), self.settings["events_keep"]
         if most:
-            left = most - self.kept_beside_feed(t) - self.promised
+            left = most - self.kept_beside_feed(t) - self.incoming_bytes
             keep = min(keep, max(0, math.floor(min(most / 2, left) / EVENT_COST)))
         self.feeds.tell(keep, t.name, event, of, at, attempt, detail)

@@ -31,7 +31,7 @@ class Task:
     is_apart: bool = False  # its payload, however short: that of a callback
     start_from: int = 0  # the second from which its start was counted
     end_from: int = 0  # likewise its end
-    ready_at: float = 0  # when it got a place in its batch that it had waited for
+    ready_at: float = 0  # when it got a batch slot that it had waited for
 
     @property
     def length(self) -> int:
@@ -52,7 +52,7 @@ class Task:
     def bytes(self, id: str) -> int:
         """Return the bytes that it counts for its tenant."""
         group, key = self.options.group, self.options.dedupe_key
-        asked = bytes_of(key + group, GROUP_BYTES if group else 0) if self.options.is_special else 0
+        asked = bytes_of(key + group, GROUP_BYTES if group else 0) if self.options.has_rare_options else 0
         return bytes_of(id, self.length + asked)
 
     @property
@@ -74,7 +74,7 @@ class Run:
     takeovers: int = 0
     began_at: float = 0
     lasts: float = 0  # ms
-    worker: str = ""
+    claim: str = ""  # its name
     error: str = ""
     lost_leases: int = 0
     ready_at: float = 0  # since when it is ready, or when it will be, unless it is leased

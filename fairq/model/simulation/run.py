@@ -56,13 +56,13 @@ def play(
     lengths = [run_times(demand, pattern, Random(f"{seed} run {demand.tenant}")) for demand in demands]
     arrivals = iter(
         sorted(
-            (at, place)
-            for place, (demand, source) in enumerate(zip(demands, sources, strict=True))
+            (at, n)
+            for n, (demand, source) in enumerate(zip(demands, sources, strict=True))
             for at in arrival_times(demand, step_ms, pattern, factors(demand.group), source)
         )
     )
     until = step_ms * max((len(demand.arrivals) for demand in demands), default=0)
-    places = {demand.tenant: place for place, demand in enumerate(demands)}
+    numbers = {demand.tenant: n for n, demand in enumerate(demands)}
     waits: list[list[float]] = [[] for _ in demands]
     starts, held_ms = [0] * len(demands), [0.0] * len(demands)
     events: list[tuple[float, int, int, Start, float]] = []  # at, order, what, the task's start, when it began
@@ -72,20 +72,20 @@ def play(
     while count < MAX_STARTS:
         next_at = events[0][0] if events else until
         if coming is not None and coming[0] <= next_at:
-            at, place = coming
+            at, n = coming
             coming = next(arrivals, None)
             if at >= until:
                 break
             now = max(now, at)
-            queue.arrive(Start(demands[place].tenant, at, 1), now)
+            queue.arrive(Start(demands[n].tenant, at, 1), now)
         elif events and next_at < until:
             now, _, what, task, since = heapq.heappop(events)
             if what == _ENDS:
-                place = places[task.tenant]
+                n = numbers[task.tenant]
                 queue.end(task.tenant, since, now)
                 running -= 1
-                held_ms[place] += now - since
-                if again_at := _retry_at(setup, demands[place], task.attempt, now, sources[place]):
+                held_ms[n] += now - since
+                if again_at := _retry_at(setup, demands[n], task.attempt, now, sources[n]):
                     order += 1
                     heapq.heappush(events, (again_at, order, _ARRIVES, task._replace(attempt=task.attempt + 1), 0.0))
             elif what == _ARRIVES:
@@ -96,18 +96,18 @@ def play(
             break
         while (free := min(setup.slots - running, MAX_STARTS - count)) and (started := queue.claim(free, now)):
             for task in started:
-                place = places[task.tenant]
-                starts[place] += 1
+                n = numbers[task.tenant]
+                starts[n] += 1
                 if task.attempt == 1:
-                    waits[place].append(now - task.came_at)
+                    waits[n].append(now - task.came_at)
                 order, count, running = order + 1, count + 1, running + 1
-                heapq.heappush(events, (now + lengths[place](), order, _ENDS, task, now))
+                heapq.heappush(events, (now + lengths[n](), order, _ENDS, task, now))
                 if let_in_at := queue.parked.get(task.tenant):
                     heapq.heappush(events, (let_in_at, -order, _LETS_IN, task, 0.0))
     if count < MAX_STARTS:
         now = until
     for _, _, what, task, since in events:
-        held_ms[places[task.tenant]] += (now - since) * (what == _ENDS)
+        held_ms[numbers[task.tenant]] += (now - since) * (what == _ENDS)
     waiting = [len(queue.tenants[demand.tenant].ready) for demand in demands]
     return _outcomes(setup, demands, waiting, waits, starts, held_ms, now)
 
@@ -125,16 +125,16 @@ def _outcomes(
 ) -> Played:  # fmt: skip
     of_share = held if setup.share == "time" else starts
     whole, groups = sum(of_share), dict[str, list[int]]()
-    for place, demand in enumerate(demands):
-        groups.setdefault(demand.group, []).append(place)
+    for n, demand in enumerate(demands):
+        groups.setdefault(demand.group, []).append(n)
     outcomes = {}
     for group, some in groups.items():
-        waited = sorted(wait for place in some for wait in waits[place])
+        waited = sorted(wait for n in some for wait in waits[n])
         outcomes[group] = Outcome(
-            sum(of_share[place] for place in some) / whole if whole else None,
+            sum(of_share[n] for n in some) / whole if whole else None,
             percentile(waited, 50),
             percentile(waited, 99),
-            sum(starts[place] for place in some),
-            sum(waiting[place] for place in some),
+            sum(starts[n] for n in some),
+            sum(waiting[n] for n in some),
         )
     return Played(outcomes, sum(held) / (until * setup.slots) if until else 0.0, until)

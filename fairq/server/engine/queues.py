@@ -226,7 +226,7 @@ class Queues:
     def _wake_waiting(self, pool: Pool, connection: Connection) -> None:
         """Offer a worker of several places to tasks that wait to run alone."""
         if not connection.account.held:
-            for place in pool.queues:
+            for place in pool.places:
                 self.dispatchers[place].alone.offer(connection)
 
     def _charge(self, place: str, leases: int, began_at: float) -> None:

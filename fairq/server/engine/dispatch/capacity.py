@@ -18,11 +18,10 @@ from typing import Protocol
 from attrs import define, field
 
 from fairq.io.turns import turn_time
-from fairq.model.tasks import Lease
+from fairq.model.tasks import MAX_LEASES, Lease
 from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
 from fairq.server.engine.dispatch.worker_account import WorkerAccount
 
-_ENOUGH = 150  # free slots for each queue that waits: no claim takes more
 _room_of = itemgetter(1)
 
 
@@ -76,7 +75,7 @@ class Capacity:
             self._line[worker] = None
 
     def free(self, enough: int) -> int:
-        """Count the free places, up to about `enough`."""
+        """Count the free slots, up to about `enough`."""
         return sum(map(_room_of, self._with_room(enough, enough)))
 
     def share(self, tasks: int) -> dict[Worker, int]:
@@ -95,15 +94,15 @@ class Capacity:
         idle = (each for each in self._line if not each.account.busy and free_of(each) and each.tracks_leases)
         return next(idle, None)
 
-    def _with_room(self, workers: int, places: float = inf) -> list[tuple[Worker, int]]:
-        """Find so many workers of the line with room, or fewer with so many places; those that are full leave it."""
+    def _with_room(self, workers: int, slots: float = inf) -> list[tuple[Worker, int]]:
+        """Find so many workers of the line with room, or fewer with so many slots; full ones leave the line."""
         found: list[tuple[Worker, int]] = []
         full: list[Worker] = []
         for worker in self._line:
             if (room := worker.account.free) and worker.may_take:  # as `free_of`, three times for each task
                 found.append((worker, room))
-                places -= room
-                if places <= 0 or len(found) >= workers:
+                slots -= room
+                if slots <= 0 or len(found) >= workers:
                     break
             else:
                 full.append(worker)
@@ -114,23 +113,23 @@ class Capacity:
 
 @define(eq=False)
 class Pool(Capacity):
-    """A pool of several queues, in the order of their names."""
+    """The workers that serve the same places, which are sorted by name: several queues, or partitions."""
 
-    queues: tuple[str, ...]
+    places: tuple[str, ...]
     accounts: QueueAccounts
-    on_change: dict[str, Callable[[], None]] = field(factory=dict, init=False)  # queue -> look at the free slots again
-    _parts: dict[str, int] = field(factory=dict, init=False)  # of the free slots, by queue
+    on_change: dict[str, Callable[[], None]] = field(factory=dict, init=False)  # place -> look at the free slots again
+    _parts: dict[str, int] = field(factory=dict, init=False)  # of the free slots, by place
     _parts_of: tuple[float, int] = field(default=(-1.0, 0), init=False)  # when, and after how many changes
 
-    def part(self, queue: str) -> int:
-        """Return how many of the free slots a queue may use now."""
+    def part(self, place: str) -> int:
+        """Return how many of the free slots a place may use now."""
         now = turn_time()
         if self._parts_of != (now, self.accounts.changes):
-            waiting = self.accounts.waiting(self.queues)
-            free = self.free(_ENOUGH * len(waiting)) if waiting else 0
+            waiting = self.accounts.waiting(self.places)
+            free = self.free(MAX_LEASES * len(waiting)) if waiting else 0
             self._parts = self.accounts.divide(free, self.offered, waiting, now) if free else {}
             self._parts_of = now, self.accounts.changes
-        return self._parts.get(queue, 0)
+        return self._parts.get(place, 0)
 
     def changed(self, worker: Worker) -> None:
         """Note that a worker's credit or room has changed."""
@@ -138,12 +137,12 @@ class Pool(Capacity):
         super().changed(worker)
         self._parts_of = (-1.0, 0)
         if self.workers.get(worker, 0) < credit:
-            self.accounts.shrink(self.queues, turn_time())
+            self.accounts.shrink(self.places, turn_time())
 
     def leave(self, worker: Worker) -> None:
         """Remove a worker that is no longer attached."""
         super().leave(worker)
-        self.accounts.shrink(self.queues, turn_time())
+        self.accounts.shrink(self.places, turn_time())
 
     def wake(self) -> None:
         """Let all queues look at the free slots again."""
@@ -153,13 +152,13 @@ class Pool(Capacity):
 
 @define(eq=False)
 class QueueCapacity:
-    """The room that one queue has at its workers: those that serve it alone, and its part of each shared pool."""
+    """The room of a queue, or a partition, at its workers: those that serve it alone, and its part of shared pools."""
 
-    queue: str = ""
+    place: str = ""
     accounts: QueueAccounts = field(factory=QueueAccounts)
     own: Capacity = field(factory=Capacity, init=False)
     shared: list[Pool] = field(factory=list, init=False)
-    reserved: dict[Worker, int] = field(factory=dict, init=False)  # places for the claim under way
+    reserved: dict[Worker, int] = field(factory=dict, init=False)  # slots for the claim under way
     weight: float = field(default=1.0, init=False)  # of the queue, by its last claim
 
     @property
@@ -176,15 +175,15 @@ class QueueCapacity:
         return self.own.offered + sum(pool.offered for pool in self.shared) if self.shared else self.own.offered
 
     def free(self, enough: int) -> int:
-        """Count the places that the queue may use, up to about `enough`."""
+        """Count the slots that the queue may use, up to about `enough`."""
         free = self.own.free(enough)
         for pool in self.shared:
             if free < enough:
-                free += pool.part(self.queue)
+                free += pool.part(self.place)
         return free
 
     def reserve(self, tasks: int) -> None:
-        """Reserve places for up to `tasks` tasks, so that no other queue uses them."""
+        """Reserve slots for up to `tasks` tasks, so that no other queue uses them."""
         self.reserved = self.own.share(tasks)
         for worker, share in self.reserved.items():
             worker.account.reserved += share
@@ -195,15 +194,15 @@ class QueueCapacity:
         """Add to shares of the queue's own workers those of shared ones, up to `tasks` in all."""
         reserved = 0
         for pool in self.shared:
-            some = pool.share(min(tasks - sum(shares.values()), pool.part(self.queue)))
+            some = pool.share(min(tasks - sum(shares.values()), pool.part(self.place)))
             for worker, share in some.items():
                 worker.account.reserved += share
             reserved += sum(some.values())
-            self.accounts.reserve(self.queue, reserved, turn_time())
+            self.accounts.reserve(self.place, reserved, turn_time())
             shares |= some
 
     def release(self) -> dict[Worker, int]:
-        """Release the reserved places, and return them: `freed` is to follow, once those that are used are."""
+        """Release the reserved slots, and return them: call `freed` once the tasks are on workers' accounts."""
         shares, self.reserved = self.reserved, {}
         for worker, share in shares.items():
             worker.account.reserved -= share
@@ -211,7 +210,7 @@ class QueueCapacity:
 
     def apply_weight(self, competing: float = 0) -> None:
         """Set the weight of this queue in the account of the queues; `competing` as of `QueueAccounts.set_weight`."""
-        self.accounts.set_weight(self.queue, self.weight, turn_time(), competing)
+        self.accounts.set_weight(self.place, self.weight, turn_time(), competing)
 
     def changed(self, worker: Worker) -> None:
         """Note that a worker's room has changed."""
@@ -223,12 +222,12 @@ class QueueCapacity:
         return next((idle for pool in (self.own, *self.shared) if (idle := pool.find_idle())), None)
 
     def freed(self, shares: Mapping[Worker, int]) -> None:
-        """Offer places that were reserved, and are free now, to all queues of their workers."""
+        """Offer slots that were reserved, and are still free, to all queues of their workers."""
         for worker in shares:
             if free_of(worker):
                 self.changed(worker)
         if self.shared:
-            self.accounts.reserve(self.queue, 0, turn_time())
+            self.accounts.reserve(self.place, 0, turn_time())
             self.wake()
 
     def wake(self) -> None:

@@ -67,7 +67,7 @@ class ClaimCalls:
             self._cancelled.add(id)
 
     async def carry_out(self, slots: int, nursery: trio.Nursery) -> bool:
-        """Claim as many tasks as places are reserved, hand them out, and free the rest; returns whether that was done.
+        """Claim as many tasks as slots are reserved, hand them out, and free the rest; returns whether that was done.
 
         A fault of ours is logged, and fails the claim.
         """
@@ -98,7 +98,7 @@ class ClaimCalls:
     async def _claim(self, wanted: int, slots: int) -> Claim | None:
         """Claim under a new name, or again under the last one if the outcome is unknown; None if that fails.
 
-        Then the reserved places are free for the tasks.
+        Then the reserved slots are free for the tasks.
         """
         again = self.claiming.sent()
         if not again:

@@ -6,13 +6,13 @@
 If the answer to a claim is lost, it may have been carried out: the same claim is sent again before anything else.
 
 Claims are paced: the first leaves at once, but the next waits as long as this one took (at least PACE_S), or until half
-of all credit, or MOST_TASKS of it, is free. So under load one call moves many tasks. Without the pace each
+of all credit, or MAX_LEASES of it, is free. So under load one call moves many tasks. Without the pace each
 acknowledgement would cause a claim of its own. Queues that share workers are paced together as well: their claims leave
 in the same turn, and the next ones SHARED_PACE_S later, or sooner for half of all credit. So many queues or partitions
 make no more calls than one.
 
-A claim takes no more than that half either (but FEW_TASKS, which are not worth two calls). Else all tasks would go
-round together, and while one of the store, the server and the workers has them the others have none.
+A claim takes no more than that half either, though always FEW_TASKS, which are not worth two calls. Otherwise all
+tasks would move together: while the workers run them, the store and the server would have nothing to do.
 
 A claim that returns fewer tasks than it asked for shows that the queue is empty, unless something was notified after it
 had left.
@@ -28,13 +28,15 @@ from math import ceil, inf
 
 from attrs import define, field
 
-FEW_TASKS, MOST_TASKS = 50, 150
+from fairq.model.tasks import MAX_LEASES
+
+FEW_TASKS = 50
 PACE_S, MAX_PACE_S, SHARED_PACE_S = 0.001, 0.05, 0.002
 
 
 def _most(offered: int) -> int:
     """Return how many tasks a claim takes at most."""
-    return min(max(ceil(offered / 2), FEW_TASKS), MOST_TASKS)
+    return min(max(ceil(offered / 2), FEW_TASKS), MAX_LEASES)
 
 
 class Phase(Enum):
@@ -67,7 +69,7 @@ class SharedPace:
 
 @define(eq=False)
 class Claiming:
-    """The claims of one queue. `offered`: all credit here; `free`: of that, up to MOST_TASKS; `now`: in seconds."""
+    """The claims of one queue. `offered`: all credit here; `free`: of that, up to MAX_LEASES; `now`: in seconds."""
 
     shared: SharedPace | None = field(default=None, init=False)  # while it shares workers
     phase: Phase = field(default=Phase.BUSY, init=False)
@@ -87,10 +89,10 @@ class Claiming:
         """Note that there may be work."""
         self._is_notified, self.is_empty, self._expected = True, False, None
 
-    def places(self, offered: int, now: float) -> float:
-        """Return how many places must be free for a claim to leave now: half of the credit, until its time comes."""
+    def slots_needed(self, offered: int, now: float) -> float:
+        """Return how many slots must be free for a claim to leave now: half of the credit, until its time comes."""
         if now < self._next_at or (self.shared and now < self.shared.next_at(now)):
-            return min(offered / 2, MOST_TASKS)
+            return min(offered / 2, MAX_LEASES)
         return 1
 
     def _paced_until(self, now: float) -> float:
@@ -105,8 +107,8 @@ class Claiming:
         self.notify()
         self.arrived += tasks
         self._expected = None if expected is None else expected + tasks
-        has_places = free >= self.places(offered, now) and self.has_room(free, offered)
-        if self.phase is not Phase.WAITING or not has_places:
+        has_slots = free >= self.slots_needed(offered, now) and self.has_room(free, offered)
+        if self.phase is not Phase.WAITING or not has_slots:
             return False
         self.promised += tasks
         return True
@@ -134,7 +136,7 @@ class Claiming:
             return Step.END if self.is_stopping else Step.CLAIM, now
         if not room:
             return Step.SLEEP, inf
-        if not self.promised and room < self.places(offered, now):
+        if not self.promised and room < self.slots_needed(offered, now):
             return Step.SLEEP, self._paced_until(now)
         return Step.CLAIM, now
 
@@ -172,7 +174,7 @@ class Claiming:
         self.is_empty = is_deleted and not self._is_notified
 
     def lost(self) -> None:
-        """Record that the answer to a claim does not come: it may have been carried out."""
+        """Record that a claim's answer was lost: the claim may have been carried out."""
         self.phase = Phase.IN_DOUBT
 
     def broke_off(self) -> None:

@@ -31,9 +31,10 @@ from attrs import define, field
 from fairq.io.taskless import Taskless, in_task
 from fairq.io.turns import before_sending, call_from_end, turn_time
 from fairq.model.places import queue_of
+from fairq.model.tasks import MAX_LEASES
 from fairq.server.engine.dispatch.capacity import Capacity, Pool, QueueCapacity, Worker
 from fairq.server.engine.dispatch.claim_calls import ClaimCalls
-from fairq.server.engine.dispatch.claiming import MOST_TASKS, Claiming, Phase, Step
+from fairq.server.engine.dispatch.claiming import Claiming, Phase, Step
 from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
 from fairq.server.engine.dispatch.running_alone import AloneTasks
 from fairq.server.engine.dispatch.store_clock import StoreClock
@@ -108,7 +109,7 @@ class Dispatcher:
         if self.capacity.shared:
             self._tell_waiting(True)
         now, offered = turn_time(), self.room.offered
-        enough = max(self.claiming.arrived + tasks, math.ceil(self.claiming.places(offered, now)))
+        enough = max(self.claiming.arrived + tasks, math.ceil(self.claiming.slots_needed(offered, now)))
         before_sending(self._decide)
         return self.covered if self.claiming.promise_claim(tasks, self.room.free(enough), offered, now) else None
 
@@ -234,7 +235,7 @@ class Dispatcher:
                 self._lend_if_late()
             return
         offered = self.room.offered
-        free = 0 if self.claiming.is_empty else self.room.free(MOST_TASKS)
+        free = 0 if self.claiming.is_empty else self.room.free(MAX_LEASES)
         step, until = self.claiming.step(free, offered, turn_time())
         if not self.claiming.promised:
             self.covered.send()

@@ -7,7 +7,7 @@ is next. Two rules keep that fair:
 - A queue that begins to wait starts no lower than the least of those that wait with it, or, if none does, the most of
   all. So a queue without tasks saves nothing up, one that returns is still charged for what it had while others waited,
   and a queue with nothing running gets the next slot that falls free. Nothing is preempted.
-- What is promised counts, too: a lease will run for as long as its queue's leases usually do, unless it already has. So
+- Expected time counts, too: a lease will run for as long as its queue's leases usually do, unless it already has. So
   a queue of long tasks gets no second slot before its first one counts. This only guides: what is charged is the time
   that passes.
 
@@ -89,7 +89,7 @@ class _Queue:
         known = max(self._square / self._mean, _SHORTEST_S) if self._mean else 0.0
         return max(known, self._ages(now) / self.running) if self.running else known
 
-    def promised(self, now: float, usual_s: float) -> float:
+    def expected_vtime(self, now: float, usual_s: float) -> float:
         """Return its virtual time when all tasks that run, or are about to, will have run as long as usual."""
         left = max(0.0, self.running * usual_s - self._ages(now)) + self.reserved * usual_s
         return self.at(now) + left / self.weight
@@ -218,7 +218,7 @@ class QueueAccounts:
         for name, each in of.items():
             one_s = (each.usual_s(now) if each.is_known else longest_s) or _SHORTEST_S
             in_a_row = int(slots * GRAIN_S / one_s) if each.is_known else 1
-            line.append((each.promised(now, one_s), each.waits, name, one_s / each.weight, max(1, in_a_row)))
+            line.append((each.expected_vtime(now, one_s), each.waits, name, one_s / each.weight, max(1, in_a_row)))
         parts = dict.fromkeys(queues, 0)
         free -= self._take_soon(free, line, parts)
         heapify(line)

@@ -115,7 +115,7 @@ class AloneTasks:
             next(iter(self._waiting)).wake()
 
     def freed(self, worker: Worker) -> None:
-        """Offer the places of a worker at which one task fewer waits."""
+        """Offer the slots of a worker at which one task fewer waits."""
         self.capacity.changed(worker)
         self.capacity.wake()
         self.look()

@@ -36,14 +36,14 @@ _REFUSED = (
 )  # of one schedule: reported as its outcome
 
 
-class _Place(NamedTuple):
+class _Key(NamedTuple):
     queue: str
     tenant: str
     name: str
 
 
-def _place(schedule: wire.DeclaredSchedule) -> _Place:
-    return _Place(schedule.queue, schedule.tenant, schedule.name)
+def _key(schedule: wire.DeclaredSchedule) -> _Key:
+    return _Key(schedule.queue, schedule.tenant, schedule.name)
 
 
 def _check(connection: Connection, schedules: list[wire.DeclaredSchedule]) -> None:
@@ -61,7 +61,7 @@ def _check(connection: Connection, schedules: list[wire.DeclaredSchedule]) -> No
             remedy = "create one for it: fairq tokens create worker --tenant"
             message = f"this worker's token may not schedule for tenant {each.tenant}; {remedy} {each.tenant}"
             raise Forbidden(message, field="tenant") from None
-    if len(set(map(_place, schedules))) < len(schedules):
+    if len(set(map(_key, schedules))) < len(schedules):
         raise BadRequest("schedules must not repeat a name of a tenant and a queue", field="schedules")
 
 
@@ -72,11 +72,11 @@ async def declare(app: App, connection: Connection, request: wire.Declare) -> Bo
     key, now = sha256(orjson.dumps(said)).digest(), trio.current_time()
     if now - app.declared.get(key, -_KNOWN_S) < _KNOWN_S:
         return {"outcomes": ["same"] * len(request.schedules), "removed": [], "is_over": not request.schedules}
-    outcomes, removed, lasts = dict[_Place, str](), list[Body](), list[_Place]()
+    outcomes, removed, lasts = dict[_Key, str](), list[Body](), list[_Key]()
     await run_all(*(partial(_put, app, connection, request.app, each, outcomes) for each in request.schedules))
     for queue in connection.queues:
         await _remove(app, connection, queue, request, removed, lasts)
-    found = [outcomes[_place(each)] for each in request.schedules]
+    found = [outcomes[_key(each)] for each in request.schedules]
     if not (removed or lasts or any(outcome != "same" for outcome in found)):
         if len(app.declared) >= _MOST_KNOWN:
             app.declared.clear()
@@ -85,31 +85,31 @@ async def declare(app: App, connection: Connection, request: wire.Declare) -> Bo
 
 
 async def _put(
-    app: App, connection: Connection, name: str, schedule: wire.DeclaredSchedule, outcomes: dict[_Place, str]
+    app: App, connection: Connection, name: str, schedule: wire.DeclaredSchedule, outcomes: dict[_Key, str]
 ) -> None:
-    place = _place(schedule)
+    key = _key(schedule)
     try:
         async with app.producers_calls:
-            outcome, *_ = await put(app, place.queue, place.tenant, schedule, maker=place.tenant, declared_by=name)
+            outcome, *_ = await put(app, key.queue, key.tenant, schedule, maker=key.tenant, declared_by=name)
     except _REFUSED as error:
         outcome = error.code
-    outcomes[place] = outcome
+    outcomes[key] = outcome
     if outcome in ("created", "changed"):
-        await note(app, connection, "schedule", *place, {"result": {"outcome": outcome, "app": name}})
+        await note(app, connection, "schedule", *key, {"result": {"outcome": outcome, "app": name}})
 
 
 async def _remove(
-    app: App, connection: Connection, queue: str, request: wire.Declare, removed: list[Body], lasts: list[_Place]
+    app: App, connection: Connection, queue: str, request: wire.Declare, removed: list[Body], lasts: list[_Key]
 ) -> None:
     """Delete what the app has declared in a queue and does not declare now, of tenants that its token names."""
-    declared = {_place(each) for each in request.schedules}
+    declared = {_key(each) for each in request.schedules}
     for field in await app.store.declared(queue, request.app):
-        place = _Place(queue, *field.split("/", 1))
-        if place in declared or not fnmatchcase(place.tenant, connection.identity.tenants):
+        key = _Key(queue, *field.split("/", 1))
+        if key in declared or not fnmatchcase(key.tenant, connection.identity.tenants):
             continue
-        outcome = await app.store.unschedule(queue, place.tenant, place.name, request.app)
+        outcome = await app.store.unschedule(queue, key.tenant, key.name, request.app)
         if outcome == "kept":
-            lasts.append(place)
+            lasts.append(key)
         elif outcome == "ok":
-            removed.append(place._asdict())
-            await note(app, connection, "unschedule", *place, {"result": {"app": request.app}})
+            removed.append(key._asdict())
+            await note(app, connection, "unschedule", *key, {"result": {"app": request.app}})

@@ -76,8 +76,8 @@ async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFr
 def _check(request: wire.EnqueueFrom) -> None:
     if any(owner_of(task.id) for task in request.tasks):
         raise Forbidden("a handler enqueues for the tenant of its task only", field="tenant")
-    if sum(task.places for task in request.tasks) > MAX_BATCH:
-        raise TooLarge(f"too many tasks: a request has {MAX_BATCH} places", field="tasks")
+    if sum(task.counts for task in request.tasks) > MAX_BATCH:
+        raise TooLarge(f"too many tasks: at most {MAX_BATCH}; some options count as more", field="tasks")
     if len(request.leases) != len(request.tasks):
         raise BadRequest("leases must have one lease for each of tasks", field="leases")
 

@@ -7,7 +7,7 @@ from attrs import asdict, evolve
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import MAX_BATCH, bare_id, check_chosen, full_id
 from fairq.model.events import EventPage
-from fairq.model.tasks import SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask
+from fairq.model.tasks import RARE_COUNTS, RARE_OPTIONS, NewTask
 from fairq.model.workers import LeaseKey
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
@@ -31,10 +31,10 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
     if request.tenant is not None:
         default = tenant_of(connection, request.tenant)
     tasks = [_named(connection, default, task) for task in request.tasks]
-    if sum([task.places for task in tasks]) > MAX_BATCH:
+    if sum([task.counts for task in tasks]) > MAX_BATCH:
         raise TooLarge(
-            f"too many tasks: a request has {MAX_BATCH} places; a task takes 1, or {SPECIAL_PLACES} if it has one of "
-            + ", ".join(SPECIAL_OPTIONS),
+            f"too many tasks: at most {MAX_BATCH}; a task counts as {RARE_COUNTS} if it has one of "
+            + ", ".join(RARE_OPTIONS),
             field="tasks",
         )
     if connection.tenant_load is not None:

@@ -31,7 +31,7 @@ from fairq.server.web.http.listener import is_local
 from fairq.server.web.http.problems import Problem, answer_of
 from fairq.server.web.http.routes import routes_of
 from fairq.server.web.http.schema import Schema
-from fairq.server.web.http.traffic import Places
+from fairq.server.web.http.traffic import Bound
 
 DOCUMENT = "/api/openapi.json"
 MAX_REQUESTS, MAX_TOKEN_REQUESTS = 200, 50  # under way at once: in all, of one token
@@ -76,8 +76,8 @@ def make_admin_api(
         *pages,
     ]
     api = make_application(routes, DOCUMENT)
-    requests = Places("requests under way", MAX_REQUESTS, MAX_TOKEN_REQUESTS, MAX_TOKEN_REQUESTS)
-    waits = Places("requests that wait", MAX_WAITS, MAX_TOKEN_WAITS, MAX_TOKEN_WAITS)
+    requests = Bound("requests under way", MAX_REQUESTS, MAX_TOKEN_REQUESTS, MAX_TOKEN_REQUESTS)
+    waits = Bound("requests that wait", MAX_WAITS, MAX_TOKEN_WAITS, MAX_TOKEN_WAITS)
     guard = Guard(api, app, operators, lambda path: path.startswith("/api/") and path != DOCUMENT, requests, waits)
     return Seal(RateLimit(guard))
 

@@ -20,7 +20,7 @@ from fairq.server.web.http.connections import HttpConnection
 from fairq.server.web.http.fields import make_request, read_query
 from fairq.server.web.http.problems import Problem
 from fairq.server.web.http.stream import BoundedStream
-from fairq.server.web.http.traffic import Places
+from fairq.server.web.http.traffic import Bound
 from fairq.wire.raw_payloads import RawPayload, Unreadable, decode_payload
 from fairq.wire.terms import Role
 
@@ -34,7 +34,7 @@ class Call:
     caller: HttpConnection
     inbox: Inbox
     stream: BoundedStream
-    waits: Places
+    waits: Bound
     media_type: str
     body: bytes
 

@@ -29,7 +29,7 @@ from fairq.server.web.http.connections import Callers, HttpConnection
 from fairq.server.web.http.problems import Problem, answer_of
 from fairq.server.web.http.request_ids import Note
 from fairq.server.web.http.stream import BoundedStream
-from fairq.server.web.http.traffic import Places, places
+from fairq.server.web.http.traffic import Bound, bound
 from fairq.tokens import hash_token
 from fairq.wire.terms import Role
 
@@ -127,9 +127,9 @@ class Guard:
     app: App
     callers: Callers
     is_guarded: Callable[[str], bool] = lambda path: path.startswith("/v1/")  # whether a path needs a token
-    requests: Places = field(factory=lambda: places("requests under way", "REQUESTS"))
-    waits: Places = field(factory=lambda: places("requests that wait", "WAITING"))
-    bodies: Places = field(factory=lambda: places("bytes of bodies", "BODIES_BYTES"), init=False)
+    requests: Bound = field(factory=lambda: bound("requests under way", "REQUESTS"))
+    waits: Bound = field(factory=lambda: bound("requests that wait", "WAITING"))
+    bodies: Bound = field(factory=lambda: bound("bytes of bodies", "BODIES_BYTES"), init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer why not. Raises: Gone."""

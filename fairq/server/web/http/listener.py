@@ -69,7 +69,7 @@ class HttpListener:
     origins: Sequence[str] = ()  # of pages that may send requests
     takes_own_pages: bool = False  # pages that this listener served may ask too
     refusals: Refusals = field(factory=Refusals)
-    places: Admission = field(init=False)  # of connections without a request
+    idle: Admission = field(init=False)  # of connections without a request
     connections: int = field(default=0, init=False)
     _begins: Gate = field(factory=lambda: Gate(BEGINS_PER_TURN), init=False)  # of connections
     _strangers: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # requests of unknown tokens
@@ -78,7 +78,7 @@ class HttpListener:
     _accepting: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.places, self._context = Admission(self.settings), WorkerContext(None)
+        self.idle, self._context = Admission(self.settings), WorkerContext(None)
 
     async def run(self, listeners: Sequence[AnyListener]) -> None:
         """Accept connections until stopped; open ones are still served."""
@@ -121,14 +121,14 @@ class HttpListener:
                 with trio.fail_after(HANDSHAKE_S):
                     await shake_hands(stream, self.admission.tls_turns)
                 bounded: Any = BoundedStream(stream, visit.end)  # hypercorn names trio's own
-                answering = Answering(self.api, bounded, self._check_place, self.refusals, self._strangers)
+                answering = Answering(self.api, bounded, self._check_origin, self.refusals, self._strangers)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_close_if_cancelled, stream)
                     app = ASGIWrapper(partial(visit.serve, answering))
                     await Http11(app, self._config, self._context, ConnectionState({}), bounded)
                     nursery.cancel_scope.cancel()
 
-    def _check_place(self, headers: Headers) -> None:
+    def _check_origin(self, headers: Headers) -> None:
         """Refuse requests of web pages that may not ask. Raises: Problem."""
         origin = headers.get("origin")
         own = self.takes_own_pages and origin is not None and origin.partition("://")[2] == headers.get("host")
@@ -149,7 +149,7 @@ async def _close_if_cancelled(stream: Stream) -> None:
 
 @define(eq=False)
 class Visit:
-    """One connection: while it has no request it keeps one of the places for such.
+    """One connection: while it has no request it counts as idle, and few may.
 
     Hypercorn would keep it for HEAD_S after its client has left.
     """
@@ -172,7 +172,7 @@ class Visit:
         self.has_request = False
         if self.is_over:
             self.scope.cancel()
-        self.idle.enter_context(self.listener.places.handshake(self.host, self.scope))
+        self.idle.enter_context(self.listener.idle.handshake(self.host, self.scope))
 
     async def serve(self, answering: Answering, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

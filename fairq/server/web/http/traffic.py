@@ -13,8 +13,8 @@ from fairq.server.web.http import bounds
 
 
 @define(eq=False)
-class Places:
-    """A number of places, or of bytes; no owner takes more than its part."""
+class Bound:
+    """A bound on what is under way: requests, waits or bytes; no owner takes more than its part."""
 
     what: str
     most: int
@@ -25,14 +25,14 @@ class Places:
 
     @contextmanager
     def one(self, owner: Hashable, *, is_token: bool = False) -> Iterator[None]:
-        """Take a place while the context lasts; `is_token`: the owner is a token of many users. Raises: TooMany."""
+        """Count one while the context lasts; `is_token`: the owner is a token of many users. Raises: TooMany."""
         with self.some(owner, is_token=is_token) as take:
             take(1)
             yield
 
     @contextmanager
     def some(self, owner: Hashable, *, is_token: bool = False) -> Iterator[Callable[[int], None]]:
-        """Yield what takes places, which raises TooMany; all are given back at the end of the context."""
+        """Yield a function that counts more, or raises TooMany; the end of the context takes all of it back."""
         most, own = self.most_of_token if is_token else self.most_each, 0
 
         def take(more: int) -> None:
@@ -58,6 +58,6 @@ class Places:
             del self._owners[owner]
 
 
-def places(what: str, name: str) -> Places:
-    """Make the places that bounds.py has under a name: in all, of a tenant, of a token of many users."""
-    return Places(what, *(getattr(bounds, f"MAX_{part}{name}") for part in ("", "TENANT_", "TOKEN_")))
+def bound(what: str, name: str) -> Bound:
+    """Make the bound that bounds.py has under a name: in all, of a tenant, of a token of many users."""
+    return Bound(what, *(getattr(bounds, f"MAX_{part}{name}") for part in ("", "TENANT_", "TOKEN_")))

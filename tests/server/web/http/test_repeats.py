@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairq.errors import TooMany
-from fairq.server.web.http.traffic import Places
+from fairq.server.web.http.traffic import Bound
 
 from .harness import Client, check
 
@@ -55,17 +55,17 @@ async def test_dead_letters_are_replayed_and_purged_once(ada: Client, worker: Cl
 
 
 def test_no_owner_takes_more_than_its_part_of_the_places() -> None:
-    places = Places("requests", 4, 2, 3)
-    with places.one("ada"), places.one("ada"):
-        with pytest.raises(TooMany, match="at most 2 requests for this tenant"), places.one("ada"):
+    bound = Bound("requests", 4, 2, 3)
+    with bound.one("ada"), bound.one("ada"):
+        with pytest.raises(TooMany, match="at most 2 requests for this tenant"), bound.one("ada"):
             pass
-        with places.some("token", is_token=True) as take:
+        with bound.some("token", is_token=True) as take:
             take(1)
             with pytest.raises(TooMany, match="at most 4 requests at this server"):
                 take(2)
             take(1)
             with pytest.raises(TooMany):
-                places.one("bob").__enter__()
-    assert places.taken == 0
-    with places.one("ada"):
+                bound.one("bob").__enter__()
+    assert bound.taken == 0
+    with bound.one("ada"):
         pass
