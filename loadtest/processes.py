@@ -146,7 +146,8 @@ async def stop(process: Process, seconds: float = STOP_S) -> int:
     return process.returncode or 0
 
 
-def _environment(extra: Mapping[str, str]) -> dict[str, str]:
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a process: those here without fairq's, and more."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
     return {**own, "PYTHONUNBUFFERED": "1", **extra}
 
@@ -172,7 +173,7 @@ async def _start(arguments: Sequence[str], variables: Mapping[str, str], log_pat
     """Start a fairq process, whose output is added to a log."""
     with log_path.open("ab") as log:
         return await trio.lowlevel.open_process(
-            [sys.executable, "-m", "fairq", *arguments], cwd=ROOT, env=_environment(variables),
+            [sys.executable, "-m", "fairq", *arguments], cwd=ROOT, env=environment(variables),
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 
@@ -257,7 +258,7 @@ async def running_abuser(server: Server, name: str, seconds: float) -> AsyncIter
 async def running_module(module: str, *arguments: str) -> AsyncIterator[trio.Process]:
     """Run a module of this package while the context lasts, with its input and its output in pipes."""
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", f"loadtest.{module}", *arguments], cwd=ROOT, env=_environment({}),
+        [sys.executable, "-m", f"loadtest.{module}", *arguments], cwd=ROOT, env=environment({}),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:

@@ -41,7 +41,7 @@ class Clustered(Stores):
         return key_slot(keys.queue_prefix(place_in(places_of(QUEUE, self.partitions), "probe")).encode())
 
     def __attrs_post_init__(self) -> None:
-        self.nodes = [Node(self.directory / f"node-{n}", self.fsync) for n in range(2 * PRIMARIES)]
+        self.nodes = [Node(self.directory / f"node-{n}", self.fsync, self.forker) for n in range(2 * PRIMARIES)]
         for node in self.nodes:
             bus = str(free_port())
             node.settings |= {

@@ -1,12 +1,16 @@
-"""Processes of fairq that begin as forks: kills by the thousand would else spend half of the CPU on imports.
+"""The processes of a run begin as forks: kills by the thousand would else spend half of the CPU on imports.
 
-A *forker* imports what servers and workers run, and then forks one for each line that it reads: its arguments,
-variables and log. It answers with the fork's id. A fork is a process as any other: in a session of its own, with
-nothing of its forker's but modules. Who asked for it knows by its pidfd (pidfd_open(2)) when it has ended, and no code.
+A *forker* imports what servers and workers run, and then forks one for each line that it reads: its command, variables
+and log. It answers with the fork's id. A fork is a process as any other: in a session of its own, with nothing of its
+forker's but modules. The run knows by its pidfd (pidfd_open(2)) when it has ended, but no exit code.
+
+When the forker's input ends, the run is over, or was killed. The forker then kills all processes below it: also those
+that stand still, and the store of a server that died, whose parent it has become (PR_SET_CHILD_SUBREAPER).
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -14,8 +18,10 @@ import select
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,9 +29,11 @@ from typing import Any, NoReturn
 import trio
 from attrs import define, field
 
-from loadtest.processes import ROOT, START_S, RunFailed
+from loadtest.processes import ROOT, START_S, RunFailed, children, environment
 
-MODULES = ("fairq.cli.serve", "fairq.cli.worker", "fairq.server.run", "fairq.client.worker_run", "rich.console")
+FAIRQ = "fairq"  # as the first word of a command: the version of the forker
+_MODULES = ("fairq.cli.serve", "fairq.cli.worker", "fairq.server.run", "fairq.client.worker_run", "rich.console")
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
 @define(eq=False)
@@ -37,7 +45,10 @@ class Fork:
     _pidfd: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._pidfd = os.pidfd_open(self.pid)
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            self.returncode = 0
 
     def poll(self) -> int | None:
         """Return 0 if it has ended, else None."""
@@ -73,69 +84,91 @@ class Fork:
 
 @define(eq=False)
 class Forker:
-    """A process that forks those of one version of fairq, the package in `home`."""
+    """A process that forks those of a run, with one version of fairq, the package in `home`."""
 
     home: Path
     _process: trio.Process | None = field(default=None, init=False)
+    _forks: list[Fork] = field(factory=list, init=False)  # that run
     _asking: trio.Lock = field(factory=trio.Lock, init=False)
 
-    async def start(self, arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> Fork:
-        """Start a process with these arguments for `fairq`, and variables; a log gets its output. Raises: RunFailed."""
+    async def start(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> Fork:
+        """Start `fairq` or another program, with more variables; a log gets its output. Raises: RunFailed."""
         async with self._asking:
             if self._process is None:
                 begin = (
                     f"import sys; sys.path.append({str(ROOT)!r}); from loadtest.faults.forking import serve; serve()"
                 )
-                own = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
                 self._process = await trio.lowlevel.open_process(
-                    [sys.executable, "-c", begin], cwd=self.home, env=own, stdin=subprocess.PIPE,
+                    [sys.executable, "-c", begin], cwd=self.home, env=environment({}), stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE, start_new_session=True,
                 )  # fmt: skip
             assert self._process.stdin is not None
             assert self._process.stdout is not None
-            words = json.dumps({"arguments": arguments, "log": os.fspath(log), "variables": variables})
+            words = json.dumps({"command": command, "log": os.fspath(log), "variables": variables})
             await self._process.stdin.send_all(words.encode() + b"\n")
             answer = b""
             with trio.fail_after(START_S):
                 while not answer.endswith(b"\n"):
                     if not (some := await self._process.stdout.receive_some()):
-                        raise RunFailed("the process that forks those of fairq has ended")
+                        raise RunFailed("the process that forks the others has ended")
                     answer += some
-            return Fork(int(answer))
+            self._forks = [*self._running(), fork := Fork(int(answer))]
+            return fork
+
+    def _running(self) -> list[Fork]:
+        return [fork for fork in self._forks if fork.poll() is None]
 
     async def close(self) -> None:
-        """End the forker; what it has forked goes on."""
+        """End the forker, and all that runs below it."""
         if self._process is not None:
-            self._process.kill()
-            await self._process.wait()
+            assert self._process.stdin is not None
+            with trio.CancelScope(shield=True):
+                await self._process.stdin.aclose()
+                await self._process.wait()
+            assert not self._running()
 
 
 def serve() -> None:
-    """Fork a process for each line of standard input, until that ends."""
-    for name in MODULES:
+    """Fork a process for each line of standard input, until that ends; then end all of them."""
+    for name in _MODULES:
         import_module(name)
     gc.freeze()
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries what has ended
-    for line in sys.stdin:
-        if pid := os.fork():
-            print(pid, flush=True)
-        else:
-            _become(**json.loads(line))
+    try:
+        for line in sys.stdin:
+            if pid := os.fork():
+                print(pid, flush=True)
+            else:
+                _become(**json.loads(line))
+    finally:
+        _end_all()
 
 
-def _become(arguments: Sequence[str], log: str, variables: Mapping[str, str]) -> NoReturn:
-    """Run fairq in place of the forker."""
+def _end_all() -> None:
+    while below := children(os.getpid()):  # a store comes here when its server has ended
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _become(command: Sequence[str], log: str, variables: Mapping[str, str]) -> NoReturn:
+    """Run a command in place of the forker; `ps -o comm` shows a fork of fairq by the name of its log."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     os.environ.update(variables)
     nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for number, source in enumerate((nothing, output, output)):
         os.dup2(source, number)
-    sys.argv[1:] = arguments
-    from fairq.__main__ import main
-
     code: Any = 1
     try:
+        if command[0] != FAIRQ:
+            os.execvp(command[0], [*command])
+        Path("/proc/self/comm").write_text(Path(log).stem)
+        sys.argv[1:] = command[1:]
+        from fairq.__main__ import main
+
         main()
     except SystemExit as ended:
         code = ended.code

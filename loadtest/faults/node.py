@@ -14,7 +14,8 @@ from fairq.errors import FairqError
 from fairq.store.address import Address
 from fairq.store.embedded import ALLOCATOR, program
 from fairq.store.node import BROKEN, ask_once, read_info
-from loadtest.faults.kept import Kept, start_process
+from loadtest.faults.forking import Fork, Forker
+from loadtest.faults.kept import Kept
 from loadtest.faults.link import HOST, Link
 from loadtest.processes import RunFailed, free_port
 
@@ -27,6 +28,7 @@ class Node:
 
     directory: Path
     fsync: str
+    forker: Forker
     settings: dict[str, str] = field(factory=dict)
     variables: Mapping[str, str] = field(factory=dict)
     before_start: Callable[[], Awaitable[None]] | None = None
@@ -36,9 +38,9 @@ class Node:
 
     def __attrs_post_init__(self) -> None:
         self.link = Link(free_port(), self.port)
-        self.kept = Kept(self._start)
+        self.kept = Kept(self._start, self.directory / "log")
 
-    async def _start(self) -> trio.Process:
+    async def _start(self) -> Fork:
         await trio.Path(self.directory).mkdir(parents=True, exist_ok=True)
         if self.before_start:
             await self.before_start()
@@ -49,8 +51,8 @@ class Node:
                 **self.settings,
             }  # fmt: skip
             config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
-        variables = {**ALLOCATOR, **os.environ, **self.variables}
-        return await start_process([str(program()), str(config)], self.directory / "log", variables=variables)
+        allocator = {name: os.environ.get(name, value) for name, value in ALLOCATOR.items()}
+        return await self.forker.start([str(program()), str(config)], self.kept.log, {**allocator, **self.variables})
 
     async def ask(self, *command: str | int) -> Any:
         """Send it a command, past its link, and return the reply."""

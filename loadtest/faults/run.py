@@ -114,7 +114,7 @@ class Run:
                 await self._disturb()
                 nursery.cancel_scope.cancel()
         finally:
-            self.world.stores.close()
+            await self.world.close()
 
     async def _disturb(self) -> None:
         urls = self.world.urls

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import ClassVar
@@ -17,6 +16,7 @@ from attrs import define, field
 
 from fairq.store.embedded import store_url
 from loadtest.faults.deeds import STOPPED_S, Deed, of_links, of_processes
+from loadtest.faults.forking import Forker
 from loadtest.faults.kept import Kept
 from loadtest.faults.link import HOST, Link
 from loadtest.faults.node import Node, wait_for
@@ -37,6 +37,7 @@ class Stores:
     fsync: str
     servers: int
     draws: Random
+    forker: Forker = field(factory=lambda: Forker(ROOT), init=False)  # of this version
     wait_replicas: ClassVar[int] = 0
     partitions: ClassVar[int] = 1  # of the workers' queue
     unpromised: ClassVar[frozenset[str]] = frozenset()  # rules that are counted only
@@ -53,7 +54,7 @@ class Stores:
         raise NotImplementedError
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Start it in a nursery; all of it ends with that."""
+        """Start it, and keep it running in a nursery."""
         raise NotImplementedError
 
     def deeds(self) -> dict[str, Deed]:
@@ -72,7 +73,7 @@ class Single(Stores):
     links: Sequence[Link] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.node = Node(self.directory / "store", self.fsync)
+        self.node = Node(self.directory / "store", self.fsync, self.forker)
         self.links = [Link(free_port(), self.node.port, reads_calls=True) for _ in range(self.servers)]
 
     def arguments(self, n: int) -> list[str]:
@@ -222,10 +223,6 @@ class Embedded(Stores):
 
     async def start(self, nursery: trio.Nursery) -> None:
         """Leave it to the first server."""
-
-    def close(self) -> None:
-        with suppress(RunFailed):  # a server that was killed last has left it
-            os.kill(self._pid(), signal.SIGKILL)
 
     def deeds(self) -> dict[str, Deed]:
         async def kill() -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import trio
@@ -15,7 +16,8 @@ from fairq.store.address import Address
 from fairq.store.embedded import program
 from fairq.store.node import BROKEN, ask_once
 from loadtest.faults.deeds import Deed, of_processes
-from loadtest.faults.kept import Kept, start_process
+from loadtest.faults.forking import Fork
+from loadtest.faults.kept import Kept
 from loadtest.faults.link import HOST
 from loadtest.faults.node import Node, wait_for
 from loadtest.faults.stores import Stores
@@ -39,7 +41,7 @@ class Watched(Stores):
     sentinels: list[Kept] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.nodes = [Node(self.directory / f"node-{n}", self.fsync) for n in range(1 + self.replicas)]
+        self.nodes = [Node(self.directory / f"node-{n}", self.fsync, self.forker) for n in range(1 + self.replicas)]
         for node in self.nodes:
             node.settings |= {
                 "bind-source-addr": FAR, "replica-announce-ip": HOST, "replica-announce-port": str(node.link.port),
@@ -47,7 +49,7 @@ class Watched(Stores):
         for node in self.nodes[1:]:
             node.settings["replicaof"] = f"{HOST} {self.nodes[0].link.port}"
         self.ports = [free_port() for _ in range(SENTINELS)]
-        self.sentinels = [Kept(partial(self._start_sentinel, n)) for n in range(SENTINELS)]
+        self.sentinels = [Kept(partial(self._start_sentinel, n), self._sentinel(n) / "log") for n in range(SENTINELS)]
 
     def arguments(self, n: int) -> list[str]:
         return ["--store", f"redis+sentinel://{','.join(f'{HOST}:{port}' for port in self.ports)}/{NAME}/0"]
@@ -61,8 +63,11 @@ class Watched(Stores):
             await nursery.start(sentinel.run)
         await wait_for("sentinels know each other", self._are_watching)
 
-    async def _start_sentinel(self, n: int) -> trio.Process:
-        where = self.directory / f"sentinel-{n}"
+    def _sentinel(self, n: int) -> Path:
+        return self.directory / f"sentinel-{n}"
+
+    async def _start_sentinel(self, n: int) -> Fork:
+        where = self._sentinel(n)
         config = where / "sentinel.conf"
         if not config.exists():  # it writes down itself what it has learned
             where.mkdir(parents=True)
@@ -72,7 +77,7 @@ class Watched(Stores):
                 f"sentinel down-after-milliseconds {NAME} {DOWN_MS}", f"sentinel failover-timeout {NAME} 5000",
             ]  # fmt: skip
             config.write_text("\n".join(lines) + "\n")
-        return await start_process([str(program()), str(config), "--sentinel"], where / "log")
+        return await self.forker.start([str(program()), str(config), "--sentinel"], where / "log", {})
 
     async def _ask(self, n: int, *words: str) -> list[bytes]:
         with trio.fail_after(5):

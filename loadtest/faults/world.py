@@ -12,12 +12,12 @@ import trio
 from attrs import define, field
 
 from loadtest.faults.deeds import Deed, of_links, of_processes
-from loadtest.faults.forking import Forker
+from loadtest.faults.forking import FAIRQ, Fork, Forker
 from loadtest.faults.kept import Kept
 from loadtest.faults.link import HOST, Link
 from loadtest.faults.node import wait_for
 from loadtest.faults.stores import Stores
-from loadtest.processes import ROOT, Process, free_port
+from loadtest.processes import ROOT, free_port
 
 SERVERS, WORKERS, CREDIT = 2, 3, 10
 
@@ -36,9 +36,10 @@ class World:
     homes: dict[int, Path] = field(factory=dict, init=False)  # of the package that each server runs
     _next: dict[int, Path] = field(factory=dict, init=False)  # that it runs from its next start on, if not any
     workers: list[Kept] = field(init=False)
-    _forkers: dict[Path, Forker] = field(factory=dict, init=False)  # by version
+    _forkers: dict[Path, Forker] = field(init=False)  # by version
 
     def __attrs_post_init__(self) -> None:
+        self._forkers = {ROOT: self.stores.forker}
         self.links = [Link(free_port(), port) for port in self.ports]
         self.servers = [Kept(partial(self._start_server, n), self._log("server", n)) for n in range(SERVERS)]
         self.workers = [Kept(partial(self._start_worker, n), self._log("worker", n)) for n in range(WORKERS)]
@@ -65,9 +66,8 @@ class World:
         return self.directory / f"worker-{n}.record"
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Start everything in a nursery; all of it ends with that."""
+        """Start everything, and keep it running in a nursery."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        nursery.start_soon(self._end_forkers)
         await self.stores.start(nursery)
         for link in self.links:
             await nursery.start(link.run)
@@ -116,7 +116,7 @@ class World:
         kept |= {f"worker {n}": worker for n, worker in enumerate(self.workers)}
         return [f"{name}, {crash}" for name, each in kept.items() for crash in each.crashes]
 
-    async def _start_server(self, n: int) -> Process:
+    async def _start_server(self, n: int) -> Fork:
         variables = {
             "FAIRQ_HTTP_PORT": str(self.http_ports[n]), "FAIRQ_ADMIN_PORT": "0", "PYTHONUNBUFFERED": "1",
             "FAIRQ_WAIT_REPLICAS": str(self.stores.wait_replicas),
@@ -126,7 +126,7 @@ class World:
         self.homes[n] = self._next.pop(n, self.draws.choice([*self.stores.versions().values()]))
         return await self._fork(self.homes[n], arguments, self._log("server", n), variables)
 
-    async def _start_worker(self, n: int) -> Process:
+    async def _start_worker(self, n: int) -> Fork:
         variables = {
             "FAIRQ_URL": ",".join(self.urls_of(n)), "FAIRQ_TOKEN": "dev-worker", "FAULTS_RECORD": str(self.record(n)),
         }  # fmt: skip
@@ -134,16 +134,14 @@ class World:
         arguments += ["--loop", "trio", "--log-level", "warning"]
         return await self._fork(ROOT, arguments, self._log("worker", n), variables)
 
-    async def _fork(self, home: Path, arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> Process:
-        return await self._forkers.setdefault(home, Forker(home)).start(arguments, log, variables)
+    async def _fork(self, home: Path, arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> Fork:
+        return await self._forkers.setdefault(home, Forker(home)).start([FAIRQ, *arguments], log, variables)
 
-    async def _end_forkers(self) -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            with trio.CancelScope(shield=True):
-                for each in self._forkers.values():
-                    await each.close()
+    async def close(self) -> None:
+        """End all processes."""
+        for each in self._forkers.values():
+            await each.close()
+        self.stores.close()
 
 
 async def _is_open(port: int) -> bool:

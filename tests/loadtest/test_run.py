@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import orjson
@@ -104,24 +104,34 @@ def test_quick_run_of_everything_accounts_for_every_task_and_draws_what_it_found
 
 
 @pytest.mark.deep("kills")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("scenario", ["throughput", "peers"])
-def test_interrupted_run_leaves_no_process_behind(scenario: str, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("scenario", "number"),
+    [*product(["throughput", "peers", "faults"], [signal.SIGINT, signal.SIGTERM]), ("faults", signal.SIGKILL)],
+)
+def test_interrupted_run_leaves_no_process_behind(
+    scenario: str, number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if number == signal.SIGKILL:
+        monkeypatch.setenv("TMPDIR", str(tmp_path))  # nothing else removes its directory
+    least = 8 if scenario == "faults" else 4  # the watcher, two stores and a server or a producer
     process = start(scenario, "--quick")
     try:
         below: set[int] = set()
         deadline = time.monotonic() + 30
-        while len(below) < 4 and time.monotonic() < deadline:  # the watcher, two stores and a server or a producer
+        while len(below) < least and time.monotonic() < deadline:
             below = descendants(process.pid)
             time.sleep(0.05)
-        assert len(below) >= 4
+        assert len(below) >= least
         os.kill(process.pid, number)
         process.communicate(timeout=30)
     finally:
         process.kill()
         process.communicate()
-    assert process.returncode == 128 + number
-    assert not [pid for pid in below if is_running(pid)]
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    deadline = time.monotonic() + (10 if number == signal.SIGKILL else 0)
+    while (left := [pid for pid in below if is_running(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
 
 
 async def test_lost_task_fails_the_run_and_is_named(
