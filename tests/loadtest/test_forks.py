@@ -19,7 +19,7 @@ SLEEP = ["sleep", "1000"]
 
 async def line_of(log: Path) -> str:
     """Wait for a line of a log."""
-    while not (text := await trio.Path(log).read_text()).endswith("\n"):
+    while not (text := await trio.Path(log).read_text()).endswith("\n"):  # noqa: ASYNC110 - another process
         await trio.sleep(0.01)
     return text
 
