@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from fairq.server.run import Served
+from fairq.store.partitions import place_in
 from tests.store.waiting import wait_until
 
 from .clock import StoreClock
@@ -101,6 +102,18 @@ async def test_one_waits_until_its_worker_holds_nothing(server_store: str) -> No
         assert not worker.pushes
         await worker.settle("q", "ack", slow)
         assert [task["id"] for task in await worker.pushed()] == ["a"]
+
+
+async def test_one_of_a_partition_is_charged_to_that(server_store: str) -> None:
+    async with suspected(server_store, "a", partitions=2) as (served, _), raw(served, WORKER) as worker:
+        await worker.attach("q", credit=5)
+        assert [task["id"] for task in await worker.pushed()] == ["a"]
+        (holder,) = (each for each in served.app.connections if each.account.held)
+        place = place_in(await served.app.store.registry.places("q"), "ada")
+        assert [each.place for each in holder.account.terms.values()] == [place]
+        assert {of: each.running for of, each in served.app.queues.accounts._queues.items() if each.running} == {
+            place: 1
+        }
 
 
 async def test_it_alone_is_dead_when_the_process_dies_again(server_store: str) -> None:

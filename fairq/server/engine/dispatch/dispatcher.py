@@ -81,7 +81,7 @@ class Dispatcher:
         self.queue = queue_of(self.place)
         self.capacity = QueueCapacity(self.place, self.accounts)
         self.room = self.capacity.own
-        self.alone = AloneTasks(self.queue, self.store, self.capacity, self.clock, self.look)
+        self.alone = AloneTasks(self.place, self.queue, self.store, self.capacity, self.clock, self.look)
         self.claims = ClaimCalls(
             self.place, self.queue, self.store, self.ticker, self.name, self.capacity, self.alone, self.clock
         )

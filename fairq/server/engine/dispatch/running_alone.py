@@ -78,8 +78,9 @@ class Line:
 
 @define(eq=False)
 class AloneTasks:
-    """The tasks of one queue that wait to run alone; `look()` is called when a worker may be given others again."""
+    """The tasks of one place that wait to run alone; `look()` is called when a worker may be given others again."""
 
+    place: str  # the queue or one of its partitions
     queue: str
     store: Store
     capacity: QueueCapacity
@@ -123,7 +124,7 @@ class AloneTasks:
 
 @define(eq=False)
 class Waiting:
-    """A leased task that waits to run alone at a worker; `of`: all of its queue that do."""
+    """A leased task that waits to run alone at a worker; `of`: all of its place that do."""
 
     of: AloneTasks
     worker: Worker
@@ -167,7 +168,7 @@ class Waiting:
 
     async def _renew(self) -> Outcome:
         renewal = Settlement("extend", self.lease.id, self.lease.lease)
-        (outcome,) = await self.of.store.settle(self.of.queue, [renewal])
+        (outcome,) = await self.of.store.settle(self.of.place, [renewal])
         return outcome
 
     async def _go_on(self, outcome: Outcome, renewed_at: float) -> None:
@@ -198,7 +199,7 @@ class Waiting:
         log.info(
             "a task runs alone", worker=self.worker.name, queue=self.of.queue, task=lease.id, attempt=lease.attempt
         )
-        self.worker.push(self.of.queue, self.lease_ms, [lease], self.run_timeout_ms, renewed_at)
+        self.worker.push(self.of.place, self.lease_ms, [lease], self.run_timeout_ms, renewed_at)
 
     def _move(self, worker: Worker) -> None:
         """Wait at another worker."""
@@ -216,4 +217,4 @@ class Waiting:
         """Wait no more; an open lease is given back."""
         self._leave_line()
         if is_open:
-            await give_back(self.of.store, self.of.queue, [(self.lease.id, self.lease.lease, 0)], "release")
+            await give_back(self.of.store, self.of.place, [(self.lease.id, self.lease.lease, 0)], "release")
