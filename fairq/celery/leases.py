@@ -131,7 +131,7 @@ class Leases(Driver):
         return was_held
 
     def limit(self, credit: int) -> None:
-        """Hold at most so many tasks from now on; 0: give back those that have not begun."""
+        """Hold at most this number of tasks from now on; 0: give back those that have not begun."""
         self._change(lambda: self._limit(credit))
 
     def _limit(self, credit: int) -> None:

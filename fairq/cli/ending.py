@@ -66,7 +66,7 @@ class Ending:
         self._thread.start()
 
     def within(self, seconds: float) -> None:
-        """End the process after so long, if no earlier end is set; to be called by a signal's handler."""
+        """End the process after this time, unless an earlier end is set. A signal's handler may call it."""
         self._signalled_to = min(self._signalled_to, monotonic() + seconds)
         self._arm(self._signalled_to)
 

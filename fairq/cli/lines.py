@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 MAX_LINE_BYTES = 64 << 20
 FRAME_TASKS = MAX_BATCH // RARE_COUNTS
-_FRAME_BYTES, _TASK_BYTES = 48_000, 256  # a frame of so many bytes fits into one message under all server settings
+_FRAME_BYTES, _TASK_BYTES = 48_000, 256  # frames of that size fit into a message under all settings of servers
 _CHUNK_BYTES = 1 << 20
 _ROOM_MS = 1000  # wait for room if the server does not say how long
 

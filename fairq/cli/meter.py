@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Ends: TypeAlias = "Counts | Event"  # how they ended
 
 LOG_S = 10.0  # between two lines of a log
-_MEASURED_S = 60.0  # the pace of the last so many seconds says how long the rest takes
+_MEASURED_S = 60.0  # the estimate uses the pace of this period
 Show = Callable[[str, int, int], None]
 
 

@@ -53,7 +53,7 @@ _PLACES = columns_of(
     "partition", "primary", "weight", "lag_s", "ready", "pending", "delayed", "leased", "dead", "cpu_part",
     lag_s="lag (s)", cpu_part="primary's CPU",
 )  # fmt: skip
-_CPU_S = 1.0  # for so long the CPU time of primaries is watched
+_CPU_S = 1.0  # for how long the CPU time of primaries is watched
 _RARE = (
     "pending", "delayed", "dead", "expired", "kept", "is_paused", "is_closed", "made_by", "is_repairing",
     "is_unavailable",

@@ -2,7 +2,8 @@
 
 A line is JSON, `{"priority": 3, "max_running": 2, "tasks": ["a", "b"]}`, or plain, `3:a:b`. Its batch's id is that of
 the command and the line's number, its tasks' ids are that and their numbers. So a repeated command finds what an
-earlier one has stored: of a batch that is not open any more all tasks, of an open one the first so many.
+earlier one has stored: all tasks of a batch that is no longer open, and the first ones of an open
+batch, as many as it has.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Watch = Annotated[bool, Parameter(negative=(), help="Redraw every second, until 
 ALL_LINES = 1_000_000
 _BUSY = 0.1  # of the time at most goes into reading: large pictures are drawn less often
 
-Picture = Callable[["OperatorClient", int], Awaitable["RenderableType"]]  # of so many lines at most
+Picture = Callable[["OperatorClient", int], Awaitable["RenderableType"]]  # of at most this number of lines
 
 
 def watch(server: Server | None, picture: Picture, *, every_s: float = 1.0, once: bool = False) -> None:

@@ -64,7 +64,7 @@ class Batch:
         return _state_in(await self._client.request("batch", self._body, timeout=timeout))
 
     async def watch(self, *, every: float = 1.0, timeout: float | None = None) -> AsyncGenerator[BatchState, None]:
-        """Yield the batch's progress: now, then `every` so many seconds, and last when it is complete.
+        """Yield the batch's progress: now, then every `every` seconds, and at last when it is complete.
 
         Goes on across reconnects. Raises: as `wait`.
         """

@@ -305,7 +305,7 @@ class Client(ScheduleRequests):
     ) -> int:
         """Cancel one's own waiting tasks, all or those that match; returns how many. Running ones go on.
 
-        `older_than`: only tasks that were enqueued so many seconds ago; `error`: only those with a last error that
+        `older_than`: only tasks that were enqueued longer ago, in seconds; `error`: only those with a last error that
         contains this text. `tenant`, for operators: the tenant. `timeout`: for each step, of about a second. Tasks
         enqueued meanwhile stay. Repeat it after an error: it goes on with the rest.
         """

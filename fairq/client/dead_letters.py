@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fairq.model.places import AwayPartition
     from fairq.model.tasks import Outcome
 
-STEP_S = 0.1  # at a rate, dead letters are replayed in steps of so long
+STEP_S = 0.1  # the length of a step of a replay with a rate
 
 
 def check_rate(rate: float | None) -> float:

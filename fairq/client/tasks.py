@@ -55,7 +55,7 @@ class EnqueuedTask:
     async def result(self, kind: type[T] | None = None, *, timeout: float | None = None) -> T:
         """Wait for its handler's result, across reconnects; it must have been enqueued with `result_ttl`.
 
-        With a `kind`, such as `int`, `list[str]` or a class as of `Task[Welcome]`, it is made one of that type.
+        With a `kind`, such as `int`, `list[str]` or the class of a `Task[Welcome]`, it is converted to that type.
         Raises: TaskFailed (it is dead or was cancelled), NoResult (at once, if it was enqueued here without), NotYet
         after `timeout` seconds (None: never), BadRequest if it is not of that kind; Unavailable or OutcomeUnknown if
         the service could not be asked then.

@@ -54,7 +54,7 @@ class Threads:
         return sorted(name_of(run.function) for run in self._abandoned)
 
     async def run(self, function: Callable[[Any], Any], argument: Any, limit_s: float = inf) -> Any:
-        """Call a function in a thread, for at most so long from when it has a slot.
+        """Call a function in a thread, for at most `limit_s` from when it has a slot.
 
         Cancelled, or too late: the thread is abandoned, and counted until it ends. Raises: TimedOut, and what it does.
         """

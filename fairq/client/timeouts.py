@@ -10,7 +10,7 @@ from fairq.errors import BadRequest
 
 T = TypeVar("T")
 
-MAX_TIMEOUT_S = 604_800.0  # a week, as of the queue's run_timeout_ms
+MAX_TIMEOUT_S = 604_800.0  # a week, as for the queue's run_timeout_ms
 
 
 class TimedOut(Exception):
@@ -29,7 +29,7 @@ def check_timeout(value: object) -> float:
 
 
 async def within(limit_s: float, call: Callable[[], Awaitable[T]]) -> T:
-    """Await a call for at most so long, then cancel it. Raises: TimedOut, and what the call does."""
+    """Await a call for at most `limit_s`, then cancel it. Raises: TimedOut, and what the call does."""
     if limit_s == inf:
         return await call()
     import anyio

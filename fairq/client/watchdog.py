@@ -24,7 +24,7 @@ from fairq.log import Log
 log = Log("fairq.worker")
 
 LOOK_S = 0.25
-BLOCKED_S = 1.0  # for so long, or up to LOOK_S less: it may have begun just after a look
+BLOCKED_S = 1.0  # or up to LOOK_S less: the handler may have begun just after a look
 _MAX_FRAMES = 1_000
 
 

@@ -29,7 +29,7 @@ def asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
 
     def call_next(end: Callable[[BaseException | None], None]) -> None:
         loop.call_soon(lambda: end(sys.exception()))
-        ready = getattr(loop, "_ready", None) or next(filter(_is_deque, gc.get_referents(loop)))  # uvloop's only one
+        ready = getattr(loop, "_ready", None) or next(filter(_is_deque, gc.get_referents(loop)))  # uvloop has one
         ready.rotate(1)
 
     return Runtime(
@@ -56,7 +56,7 @@ def _is_deque(value: object) -> bool:
 
 
 def _asyncio_poller(loop: Any) -> File | None:
-    """Return the file that a loop waits with; a number of uvloop's."""
+    """Return the file that the loop polls; uvloop shows only its number."""
     if hasattr(loop, "_get_backend_id"):
         return _Number(loop._get_backend_id())
     selector = getattr(loop, "_selector", None)
@@ -162,8 +162,8 @@ class _AsyncioEnds:
 
     loop: asyncio.AbstractEventLoop
     due: dict[Send, None] = field(factory=dict, init=False)
-    _context: Context = field(factory=copy_context, init=False)  # not that of the handler which is the first to send
-    _ready: Collection[object] = field(init=False)  # what is still to run in this turn; uvloop does not tell
+    _context: Context = field(factory=copy_context, init=False)  # not the context of the handler that sends first
+    _ready: Collection[object] = field(init=False)  # what is left to run in this turn; uvloop hides it
 
     @_ready.default
     def _find_ready(self) -> Collection[object]:

@@ -20,7 +20,7 @@ class AutoResetEvent:
         self._event = self.make_event()
 
     def set(self) -> None:
-        """Wake the task that waits, or the next time it does."""
+        """End the wait under way, or else the next one at once."""
         self._event.set()
 
     async def wait(self) -> None:

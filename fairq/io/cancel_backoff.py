@@ -1,15 +1,15 @@
 """Cancelling a runner with a handler that may swallow the cancellation.
 
-What is cancelled is cancelled again and again until it ends: by anyio at each turn of asyncio's loop, by trio at each
-`await`. A handler that goes on all the same keeps a processor busy. So after FIRST_S that is slowed down:
+anyio cancels a task at each turn of asyncio's loop until the task ends, and trio cancels it at each `await`. A handler
+that swallows this and continues keeps a processor busy. So after FIRST_S the cancellations are slowed down:
 
-- asyncio: anyio cancels what is below a cancelled scope once each AGAIN_S. Scopes that the handler has cancelled in
-  turn, as those of its task groups are, are slowed as well. Meanwhile the handler is shielded: in a cancelled scope
-  anyio's locks and limiters wait busily for the cancellation.
-- trio: a handler that has met its cancellation MANY times since the last look is shielded from it, but for OPEN_S once
-  each AGAIN_S. One that cleans up slowly meets it seldom, and is not.
+- asyncio: anyio cancels the tasks in a cancelled scope only every AGAIN_S. The same holds for scopes inside it that the
+  handler has cancelled, such as those of its task groups. In between the handler is shielded, because anyio's locks and
+  limiters wait busily in a cancelled scope.
+- trio: a handler that was cancelled MANY times since the last check is shielded, except for OPEN_S every AGAIN_S. A
+  handler that cleans up slowly is cancelled seldom, and is not shielded.
 
-The task that waits for the runner anyway sees to this, so it costs other tasks nothing.
+The task that already waits for the runner does this, so it costs the other tasks nothing.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ MANY = 20
 
 @define(eq=False)
 class CancelBackoff:
-    """Of one runner."""
+    """Slows down the cancellation of one runner."""
 
     runtime: Runtime
-    ended: Event = field(init=False)  # the runner has
+    ended: Event = field(init=False)  # set when the runner has ended
     scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)  # cancels the runner and its watch
     has_begun: bool = field(default=False, init=False)
-    is_cancelled: bool = field(default=False, init=False)  # as its watch has seen
+    is_cancelled: bool = field(default=False, init=False)  # its watch has seen the cancellation
     _task: Any = field(default=None, init=False)
-    shield: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)  # inside of that
-    _limits: dict[anyio.CancelScope, anyio.CancelScope] = field(factory=dict, init=False)  # and their shields
+    shield: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)  # inside `scope`
+    _limits: dict[anyio.CancelScope, anyio.CancelScope] = field(factory=dict, init=False)  # scopes -> shields
     _alarm: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
-    _due_at: float = field(default=inf, init=False)  # the next look
-    _met: dict[Any, int] = field(factory=dict, init=False)  # at the last look, by trio's task
+    _due_at: float = field(default=inf, init=False)  # when the watch checks next
+    _met: dict[Any, int] = field(factory=dict, init=False)  # trio task -> how often it was cancelled, by then
 
     def __attrs_post_init__(self) -> None:
         self.ended = self.runtime.make_event()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Hold what the runner does, in its own task."""
+        """Run the runner's own code inside this, in its task."""
         self._task = current_task()
         _of_tasks[self._task], self.has_begun = self, True
         try:

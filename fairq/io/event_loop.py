@@ -65,15 +65,15 @@ def is_cancelled() -> bool:
 
 
 def native_cancels() -> Callable[[], int]:
-    """Return what counts the calls of asyncio's `cancel` on this task; trio has none."""
+    """Return a function that counts asyncio's `cancel` calls on this task; under trio it returns 0."""
     task = None if in_trio() else asyncio.current_task()
     return task.cancelling if task is not None else lambda: 0
 
 
 def cancellation_from_here() -> Callable[[], bool]:
-    """Return what says in a task below this one whether it is cancelled from here: by scopes, or along with this one.
+    """Return a function that a child task asks whether it is being cancelled along with this task, or by a scope.
 
-    The latter as a program does with all tasks of asyncio's loop when it ends.
+    A program that ends cancels all tasks of asyncio's loop.
     """
     cancels = native_cancels()
     before = cancels()
@@ -81,20 +81,20 @@ def cancellation_from_here() -> Callable[[], bool]:
 
 
 async def forget_native_cancels() -> None:
-    """Take back asyncio's cancellation of this task, which someone else's code asked for. Raises: the worker's own."""
+    """Undo cancellations of this task by code that is not ours. Raises: CancelledError if the worker itself ends."""
     task = asyncio.current_task()
     while task is not None and task.uncancel():
         pass
     try:
         await asyncio.sleep(0)
-    except asyncio.CancelledError:  # until Python 3.13 it comes although it was taken back
+    except asyncio.CancelledError:  # before Python 3.13 it is raised although it was undone
         if is_cancelled():
             raise
 
 
 @asynccontextmanager
 async def background(service: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Run a service until the block is left; under asyncio that may be in another task, as of a test's fixtures."""
+    """Run a service until the block is left. Under asyncio another task may leave it, as a test's fixtures do."""
     if current_runtime().name == "trio":
         with ungrouped():
             async with anyio.create_task_group() as group:

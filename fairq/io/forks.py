@@ -91,7 +91,7 @@ def running_worker(runtime: Runtime) -> Iterator[None]:
 
 
 class OwnProcess:
-    """A block of a worker's that no child leaves: it ends there."""
+    """A block of the worker's code; a forked child that reaches its end exits there."""
 
     def __enter__(self) -> None:
         pass
@@ -102,7 +102,7 @@ class OwnProcess:
 
 
 def end(error: BaseException | None) -> NoReturn:
-    """End this process, a child, as what it has raised says."""
+    """End this child process, with the exit code of the exception that it raised."""
     code = 1
     try:
         code = _code_of(error)
@@ -115,7 +115,7 @@ def end(error: BaseException | None) -> NoReturn:
 
 
 def _code_of(error: BaseException | None) -> int:
-    """Return the exit code that an exception stands for; says what Python would say of it."""
+    """Return the exit code for an exception, and print what Python would print for it."""
     if error is None:
         return 0
     error = unwrap(error)
@@ -129,7 +129,7 @@ def _code_of(error: BaseException | None) -> int:
 
 
 def _end_at_turn(error: BaseException | None) -> NoReturn:
-    """End this process, a child, where its event loop was to go on, or was left for this error."""
+    """End this child process where its event loop would continue, or was left by this error."""
     end(error or SystemExit(_SAID))
 
 

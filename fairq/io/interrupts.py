@@ -1,9 +1,9 @@
 """Recognises exceptions that a signal has raised, as ctrl-C raises KeyboardInterrupt.
 
-Python calls a signal's handler wherever the main thread stands, so what that raises may come out of a task's handler,
-and looks as if that had raised it. One stops the program, the other has failed a task. So while a worker runs, what the
-program has set for SIGINT and SIGTERM is called through `_Remembering`, which keeps the very exception that it raises.
-Under `fairq worker` signals raise nothing.
+Python calls a signal's handler wherever the main thread is, so the exception that it raises may come out of a task's
+handler, as if that had raised it. But the first stops the program, and the second fails a task. So while a worker runs,
+the program's handlers of SIGINT and SIGTERM are called through `_Remembering`, which keeps the exception that they
+raise. Under `fairq worker` signals raise nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Remembering:
 
 _ours: dict[int, _Remembering] = {}  # by the signal's number, while workers run in the main thread
 _set = ExitStack()
-_runs = 0  # how many do
+_runs = 0  # how many workers run in the main thread
 
 
 def is_of_signal(error: BaseException) -> bool:
@@ -49,7 +49,7 @@ def is_of_signal(error: BaseException) -> bool:
 
 @contextmanager
 def bearing_its_own_code() -> Iterator[None]:
-    """Bear what an error's own code raises, as its `__str__`, of whatever class. Raises: what a signal does."""
+    """Ignore what an error's own code raises, such as its `__str__`. Raises: exceptions of signals."""
     try:
         yield
     except BaseException as failure:
@@ -59,7 +59,7 @@ def bearing_its_own_code() -> Iterator[None]:
 
 @contextmanager
 def remembering_interrupts() -> Iterator[None]:
-    """Remember what signals raise while this runs. Nothing but the main thread meets that."""
+    """Remember what signals raise meanwhile; only the main thread runs their handlers."""
     global _runs
     if threading.current_thread() is not threading.main_thread():
         yield

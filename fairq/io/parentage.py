@@ -1,8 +1,7 @@
 """The line between a process and a child that it starts: one end of a socket pair each.
 
-When the child reads the end of its line, the process that started it has ended, however it did. The child's standard
-input is /dev/null, so that what it runs may read that: the line is a file of the child's own, and no program that the
-child runs inherits it.
+The child reads the end of its line when the process that started it has ended, for any reason. The line is a file of
+its own, which the programs that the child runs do not inherit. The child's standard input is /dev/null.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing import Any
 
 import trio
 
-_FIRST = 3  # numbers below are those of the standard streams, also where this process has closed its own
+_FIRST = 3  # lower numbers are the standard streams, even if this process has closed its own
 
 
 async def start_child(
     command: Sequence[str], environment: Mapping[str, str], variable: str, **more: Any
 ) -> tuple[trio.Process, socket.socket]:
-    """Start a program, in a session of its own; returns it, and this end of the line. `variable` tells it its own.
+    """Start a program, in a session of its own; returns it, and this end of the line. `variable` numbers its own end.
 
     `more`: see subprocess.Popen. Raises: OSError.
     """
@@ -45,7 +44,7 @@ async def start_child(
 
 
 def take_line(variable: str) -> socket.socket | None:
-    """Return this process's end of its line; once, for its own children have none. None: it is no such child."""
+    """Return this process's end of the line to its parent; None after the first call, or if it has no such parent."""
     text = os.environ.pop(variable, "")
     if not text.isdecimal():
         return None

@@ -49,11 +49,11 @@ class Lot(Protocol):
 class Reader(Protocol):
     """The reading side of a connected socket.
 
-    While a task waits for bytes, `take(data)` may be given them in its place; it returns whether all is done.
+    While a task waits for bytes, `take(data)` may get them instead; it returns whether the task need not be woken.
     """
 
     async def receive(self) -> bytes | None:
-        """Wait for bytes; empty at the end, None if `take` was given some, and not all is done.
+        """Wait for bytes; empty at the end, None if `take` got some, and wants the task woken.
 
         Cancelled: none are lost. Raises: OSError, also if it was closed.
         """
@@ -77,14 +77,16 @@ class Runtime:
     make_reader: Callable[[socket.socket, Take], Reader]
     at_end_of_turn: Callable[[Send], None]  # calls it once when the tasks that are ready now have run
     before_waiting: Callable[[Send], None]  # the same, from a task that waits next: at once if no other is ready
-    call_from_end: Callable[[Send], None]  # wakes a task, from within such a call too
+    call_from_end: Callable[[Send], None]  # wakes a task, also from within such a call
     call_from_thread: Callable[[Send], None]  # does nothing once the loop has ended
-    call_next: Callable[[Callable[[BaseException | None], None]], None]  # when the step that runs is over; its error
+    call_next: Callable[
+        [Callable[[BaseException | None], None]], None
+    ]  # at the end of the running step, with its error
     poller: File | None = None  # the file that the loop waits with; none where a forked process does not share it
 
     @property
     def title(self) -> str:
-        """The name for people: which asyncio it is, too."""
+        """The name as people read it; it also says if asyncio runs on uvloop."""
         return f"{self.name} (uvloop)" if type(self.loop).__module__.startswith("uvloop") else self.name
 
     def check(self) -> None:

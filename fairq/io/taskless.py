@@ -61,7 +61,7 @@ async def acquire(limiter: trio.CapacityLimiter, borrower: object) -> None:
 
 @define(eq=False)
 class Wait:
-    """A wait for one value, in a task or without one: await it. Cancelled: the value is dropped. `since`: its begin."""
+    """A wait for one value, in a task or without one: await it. Cancelled: the value is dropped. `since`: its start."""
 
     since: float
     _task: trio.lowlevel.Task | None = field(default=None, init=False)
@@ -115,10 +115,10 @@ class Run:
         if self.needs_task or asked is None:
             return not self.needs_task
         if abort := getattr(asked, "abort_func", None):
-            abort(_ignore)  # nothing is to wake the task that carries this on
+            abort(_ignore)  # nothing may wake the task that runs this
         if not isinstance(value, TaskNeeded):
             return self.step(self.coroutine.throw, TaskNeeded("in_task() must be awaited before this wait"))
-        self.close()  # it does not learn
+        self.close()  # it caught TaskNeeded, and waits again
         return False
 
     def go_on(self, value: Any) -> None:

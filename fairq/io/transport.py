@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CLOSE_S = 1.0
 TURN_S = 0.002
-PIECE_BYTES = 65_536  # sent at once; and so much of a long message counts as progress
+PIECE_BYTES = 65_536  # sent at once; a piece of a long message that counts as progress
 
 Errors = tuple[type[Exception], ...]
 Source = Callable[[float], Sequence[Message]]

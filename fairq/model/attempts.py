@@ -40,8 +40,8 @@ class Attempt:
     """One attempt at a task: a lease, and how it ended; `ran_ms` counts from the lease to its end, or until now.
 
     `failed`: the task is tried again, if it has attempts left. `dead`: it is a dead letter. `released`: given back, and
-    it does not count. `lost`: its worker did not settle it in time, or its connection broke. `attempt` (0) and `name`
-    (empty) are unknown if another server had given the task out.
+    it does not count. `lost`: its worker did not settle it in time, or its connection broke. If another server gave
+    the task out, `attempt` is 0 and `name` empty: they are unknown.
     """
 
     id: str

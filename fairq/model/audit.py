@@ -11,7 +11,7 @@ from fairq.model.rules import MOMENT, matching, or_empty
 from fairq.model.token_rules import TOKEN_ID
 
 UNKNOWN, BEGUN = "unknown", "begun"  # outcomes of changes that their servers have not ended
-TEXT_BYTES = 1_000  # of a target, of what is new, of the previous: what is longer is cut
+TEXT_BYTES = 1_000  # a longer target, new value or previous value is cut
 TOKEN = or_empty(TOKEN_ID)
 VERB = or_empty(
     matching(re.compile(r"[a-z_]{1,40}\Z"), "the type of a frame, such as set_weight", "Pause", "a" * 41, "set weight")
@@ -29,9 +29,9 @@ class Change:
     """A change that was asked for.
 
     `outcome`: `ok`; the code of the error by which it was refused, or failed; `begun`: it is under way, or its server
-    has died; `unknown`: that for minutes, so it may or may not have been carried out. `via`: `websocket`, `http`,
-    `dashboard` or `store` (a command that used the store itself). `token` is empty for development tokens and
-    commands that need none; `queue` and `tenant` where the change is not of one.
+    has died; `unknown`: it has been `begun` for minutes, and may or may not have been carried out. `via`: `websocket`,
+    `http`, `dashboard` or `store` (a command that used the store itself). `token` is empty for development tokens and
+    commands that need none; `queue` and `tenant` are empty where the change is not of one.
     """
 
     id: str
@@ -69,7 +69,7 @@ class Draft(NamedTuple):
 class AuditPage:
     """Changes that have ended, the newest first (after a change: the oldest first), and those that have only begun.
 
-    `cursor`: where the page before in time begins; None at the oldest. `newest`: where to look on for later changes.
+    `cursor`: where the next older page begins; None at the oldest. `newest`: where to continue for later changes.
     """
 
     changes: list[Change]
@@ -97,7 +97,7 @@ class AuditFilter:
 
 
 def cut(text: str, most: int = TEXT_BYTES) -> str:
-    """Return a text without control characters, cut to so many bytes."""
+    """Return a text without control characters, cut to `most` bytes."""
     clean = "".join(c if c.isprintable() else "?" for c in text[: most + 1])
     packed = clean.encode(errors="replace")
     return clean if len(packed) <= most and len(text) <= most else packed[: most - 3].decode(errors="ignore") + "…"

@@ -62,7 +62,7 @@ class BatchState:
 
 @frozen
 class MemberResult:
-    """The kept result of a task of a batch; missing if its time is over or its tenant's limit had no room."""
+    """The result of a task of a batch; not `is_kept`: its time is over, or its tenant's limit had no room for it."""
 
     id: str
     result: Any = None

@@ -14,7 +14,7 @@ from fairq.model.rules import SPAN
 class WaitingFilter:
     """A filter of waiting tasks: None and 0 mean any.
 
-    `older_than_ms`: enqueued so long ago, by the store's clock, when a walk over the tasks begins. `error`: text that
+    `older_than_ms`: enqueued longer ago, by the store's clock, when a walk over the tasks begins. `error`: text that
     the error of the last attempt contains.
     """
 

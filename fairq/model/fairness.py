@@ -19,7 +19,7 @@ from fairq.model.history import OTHERS
 from fairq.model.tenants import TenantState
 
 _NOISY_TASKS, _NOISY_TIMES = 30, 2.0
-_ALONE = 0.999  # of all that tenants were entitled to: no other one had a claim worth the name
+_ALONE = 0.999  # with this part of all dues, a tenant counts as the only one that has a due
 
 
 class Service(NamedTuple):
@@ -112,9 +112,9 @@ def noisy_ones(states: Sequence[TenantState]) -> set[str]:
 
 
 def jain_index(ratios: Iterable[float]) -> float:
-    """Return the fairness index (Jain, Chiu, Hawe) of what each tenant was given of what it was entitled to.
+    """Return the fairness index (Jain, Chiu, Hawe) of the ratios of service to due.
 
-    1: all alike; 1/n: one of n has all. 1 if nobody was entitled to anything, or given any.
+    1: all tenants alike; 1/n: one of n has all. Also 1 if no tenant was entitled to anything, or given anything.
     """
     known = list(ratios)
     squares = sum(each * each for each in known)

@@ -46,7 +46,7 @@ class Row(NamedTuple):
     delivered: float
     entitled: float
     waits: Mapping[int, int]  # bucket -> starts
-    free: float = 0.0  # of `delivered`: worked out, not kept
+    free: float = 0.0  # of `delivered`; computed, not stored
 
 
 class Slot(NamedTuple):

@@ -39,7 +39,7 @@ class QueueRow(QueueState):
     """A queue in the list of all queues: its state, and its workers.
 
     `workers`: attached to any server. `slots`: theirs; of these `kept` for tenants that have nothing running, and
-    `idle`; `shared`: those of workers with several queues, which are `shared_by` so many queues. `takers`: whether
+    `idle`; `shared`: those of workers with several queues, which `shared_by` queues share. `takers`: whether
     workers of any server take its tasks; empty: none waits. `silent`: workers that are silent, at most ten.
     `places`: its partitions, if it has several and was asked for by its name. `away`: those that do not answer; the
     counts are those of the others. `is_unavailable`: none answers; counts and settings are those of a new queue.

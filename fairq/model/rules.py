@@ -110,7 +110,7 @@ def number(low: float, high: float) -> Rule:
 
 
 def text(low: int, high: int) -> Rule:
-    """Return the rule of a text of so many characters."""
+    """Return the rule of a text within a range of lengths, in characters."""
 
     def check(value: Any, field: str) -> str:
         if isinstance(value, str) and low <= len(value) <= high:
@@ -171,7 +171,7 @@ def some_of(rules: Mapping[str, Rule], word: str) -> Rule:
 
 
 def many(rule: Rule, low: int = 1, high: int = MAX_BATCH, *, once: bool = False) -> Rule:
-    """Return the rule of a list of so many items; `once`: without repeats."""
+    """Return the rule of a list within a range of lengths; `once`: without repeats."""
 
     def check(values: Sequence[Any], field: str) -> Sequence[Any]:
         if not low <= len(values) <= high:

@@ -46,7 +46,7 @@ EVERY = Rule(  # 0: it has a cron expression
 
 
 class Timing(NamedTuple):
-    """When a schedule fires: by a cron expression in a time zone, or every so many ms."""
+    """When a schedule fires: by a cron expression in a time zone, or at an interval in ms."""
 
     cron: str = ""
     zone: str = ""

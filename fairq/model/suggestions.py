@@ -1,4 +1,4 @@
-"""The known name that a mistyped one may stand for."""
+"""Finds the known name that a mistyped name may stand for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from itertools import islice
 
 MAX_COMPARED = 100  # names that begin or end alike: some 2 ms
-_ALIKE = 2  # letters, at one end; one of a short name
+_ALIKE = 2  # letters at one end must be equal; of a short name one
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

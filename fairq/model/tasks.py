@@ -65,7 +65,7 @@ def _check_traceback(value: object, field: str) -> str:
 
 
 def printable(most: int) -> Rule:
-    """Return the rule of printable text of so many bytes; it may be empty."""
+    """Return the rule of printable text of at most this number of bytes; it may be empty."""
 
     def check(value: Any, field: str) -> str:
         if isinstance(value, str) and value.isprintable() and len(value.encode()) <= most:

@@ -32,7 +32,7 @@ log = structlog.get_logger("fairq.server")
 CHILD = "FAIRQ_CHILD"  # the variable that names a child's line
 READY = b"ready\n"  # printed by a child when it serves
 RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
-STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
+STEADY_S = 10.0  # a child that lived longer did not fail at its start
 UNFIT = 2  # the exit code of a child that has served, and cannot use the store's data any more
 KILL_S = 10.0  # beyond the grace, before a child is killed
 

@@ -86,10 +86,10 @@ class Listener:
                 asked, rest = await read_request(stream)
                 if not asked:
                     return
-                scope.deadline += QUEUE_S  # while it waits for others, which is not its fault
+                scope.deadline += QUEUE_S  # the wait for other handshakes does not count
                 await self.begins.enter()
                 scope.deadline = trio.current_time() + HANDSHAKE_S
-                if is_over(stream):  # it has given up: who still waits must not wait for its handshake too
+                if is_over(stream):  # it has given up, and must not delay the handshakes behind it
                     return
                 opening = Opening(stream, scope, asked)
                 async with trio.open_nursery() as nursery:

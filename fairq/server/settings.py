@@ -86,7 +86,7 @@ class Settings:
     )
     store_timeout: Annotated[float, "seconds to wait for the store at start"] = 30.0
     wait_replicas: Annotated[
-        int, "acknowledge a task when so many replicas of the store have it (0: when the primary has it)"
+        int, "replicas of the store that must have a task before it is acknowledged (0: the primary alone)"
     ] = 0
     repair: Annotated[bool, "repair all queues before serving, as after an unclean shutdown"] = False
     grace: Annotated[float, "seconds that workers get to finish their tasks when the server stops"] = 30.0

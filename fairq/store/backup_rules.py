@@ -57,7 +57,7 @@ def moment_or_never(value: Any, field: str) -> object:
 
 
 def data(most: int, least: int = 0) -> Callable[[Any, str], bytes]:
-    """Return the check of so many bytes, a text or base64."""
+    """Return the check of bytes, a text or base64, within a range of lengths."""
 
     def check(value: Any, field: str) -> bytes:
         try:

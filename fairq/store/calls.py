@@ -118,7 +118,7 @@ class Calls:
     ) -> Any:
         """Call a verb that stores something in a queue; make the queue if it does not exist, for `maker` (a tenant).
 
-        `notify`: as of `TaskCalls.enqueue`; `all` unless the call begins before this yields. Returns when `replicas`
+        `notify`: as in `TaskCalls.enqueue`; `all` unless the call begins before this yields. Returns when `replicas`
         have it.
         """
         if self.replicas is None:

@@ -31,7 +31,7 @@ _SEVERAL = frozenset(map(str, range(2, MAX_PARTITIONS + 1)))
 
 @lru_cache(1_000)
 def places_of(queue: str, partitions: int) -> Places:
-    """Name the places of a queue with so many partitions."""
+    """Name the places of a queue with this number of partitions."""
     if partitions == 1:
         return (queue,)
     found = (place_of(queue, f"{partitions}.{tag}") for tag in count())

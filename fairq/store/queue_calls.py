@@ -121,7 +121,7 @@ class QueueCalls(Calls):
         return await self._configure(queue, changes, if_version=if_version)
 
     async def _partition(self, queue: str, partitions: int) -> None:
-        """Make a queue with so many partitions, unless it has them."""
+        """Make a queue with this number of partitions, unless it has them."""
         if partitions > 1 and not await self.registry.exists(queue):
             outcome = await migrate(self, to=PARTITIONS.number)
             if outcome != "done":
@@ -260,7 +260,7 @@ class QueueCalls(Calls):
         return bool(outcome == b"ok")
 
     async def forget_tenants(self, queue: str, cursor: str, idle_ms: int) -> tuple[str, int]:
-        """Look at some accounts, and drop tenants that have had nothing for so long; returns where to go on ("0": at
+        """Look at some accounts, and drop tenants that have had nothing for `idle_ms`; returns where to go on ("0": at
         the end), and how many were dropped.
         """
         next_cursor, dropped = await self._call("forget_tenants", queue, cursor, _ACCOUNTS, idle_ms, wall_ms())

@@ -221,7 +221,7 @@ class Registry:
         return [(entry and _maker(entry).made_by) or "" for entry in entries]
 
     async def is_idle(self, queue: str, entry: bytes, idle_ms: int) -> bool:
-        """True if a queue that a tenant made has had nothing for so long, and no settings."""
+        """True if a queue that a tenant made has been empty for `idle_ms`, and has no settings."""
         return bool(_maker(entry).made_by) and await self._forget_record(queue, entry, idle_ms, is_meant=False)
 
     async def drop_idle(self, queue: str, entry: bytes, idle_ms: int) -> bool:

@@ -36,7 +36,7 @@ class Alarm:
         return self._ours.fileno()
 
     def wait(self, socks: Mapping[int, bool], *, seconds: float) -> None:
-        """Wait until a socket has something to read (or room, if wanted), for so long, or until it rings.
+        """Wait until a socket has something to read (or room, if wanted), until the time is up, or until it rings.
 
         `socks`: file numbers, and whether room is wanted. Another thread may close one meanwhile, and is to ring then.
         """

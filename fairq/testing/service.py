@@ -167,7 +167,7 @@ async def run(
 ) -> AsyncIterator[MemoryService]:
     """Give a test the service in memory, with a worker's handlers; what its on_startup and on_shutdown do is done too.
 
-    `settings` are queues' settings, by queue, as of `fairq queues set`; `seed` decides the jitter of retries.
+    `settings` are queues' settings, by queue, as in `fairq queues set`; `seed` decides the jitter of retries.
     Raises: BadRequest for a worker that could not run, or unknown settings.
     """
     if not worker.handlers:

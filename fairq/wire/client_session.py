@@ -185,7 +185,7 @@ class ClientSession(Session):
         return self.pauses.until(key) is not None
 
     def pause_s(self, refusals: int, retry_in_ms: int | None) -> float:
-        """Return how long to wait after so many refusals in a row; `retry_in_ms` is the last one's."""
+        """Return how long to wait after some refusals in a row; `retry_in_ms` is the last one's."""
         asked_s = min((retry_in_ms or 0) / 1000, RECONNECT_CAP_S)
         return max(0.05 * 2.0 ** min(refusals, 5), 2 * asked_s) * (0.5 + self.jitter() / 2)
 

@@ -63,7 +63,7 @@ class ServerClock:
             self._attached_at, self._measured_at = attached_at, sent_at
 
     def stood_still(self, seconds: float) -> None:
-        """Note that our clock has stood still, as of a machine that was suspended."""
+        """Note that our clock has stood still, because the machine was suspended."""
         self._attached_at -= seconds
 
     def _bound(self, now: float) -> float:

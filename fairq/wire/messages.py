@@ -167,7 +167,7 @@ class CancelBatch(OfQueue):
 
 @frozen
 class Batch(OfQueue):
-    """Read a batch's state; with `timeout_ms`, wait at most so long until it is complete."""
+    """Read a batch's state; wait at most `timeout_ms` until it is complete."""
 
     id: Annotated[str, BATCH]
     timeout_ms: Annotated[int, WAIT] = 0
@@ -186,7 +186,7 @@ class Batches(OfQueue):
 
 @frozen
 class Events(OfQueue):
-    """Read a tenant's feed after an event; with `timeout_ms`, wait at most so long for an event."""
+    """Read a tenant's feed after an event; wait at most `timeout_ms` for one."""
 
     after: Annotated[int, EVENT_ID] = 0
     count: Annotated[int, COUNT] = 100

@@ -81,7 +81,7 @@ class Payloads:
     _at: int = field(default=0, init=False)
 
     def take(self, size: int) -> bytes:
-        """Take the next payload. Raises: BadFrame if there are not so many bytes."""
+        """Take the next payload. Raises: BadFrame if there are fewer bytes."""
         payload = bytes(self._rest[self._at : self._at + size])
         if len(payload) != size:
             raise BadFrame("the message ends before its payloads do")

@@ -67,7 +67,7 @@ class Suspicion:
     is_suspect: bool = field(default=False, init=False)
     is_gone: bool = field(default=False, init=False)
     _pinged_at: float = field(default=-inf, init=False)
-    _stood_s: float = field(default=0.0, init=False)  # for so long the client has stood still since
+    _stood_s: float = field(default=0.0, init=False)  # how long the client has stood still since
 
     def begin(self, now: float) -> None:
         """Begin anew, with a connection on which the server has to speak first."""

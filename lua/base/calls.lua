@@ -132,7 +132,7 @@ local OF_CALL = {__index = {
   limits = false, parked = false, kept_out = false, unpark_at = false, costly = 0,  -- bounds (pick/limits.lua)
   to_wake = false,                                -- tags that go onto the wake list at the close (pick/seats.lua)
   wake = false, passed_over = false,              -- what a claim has read of that list, and accounts not to serve
-  proven_slots = 0,                               -- that there are, since a claim asks for so many (pick/reserve.lua)
+  proven_slots = 0,                               -- slots that there are at least (pick/reserve.lua)
   notify = '1',                                   -- the servers to notify: all, one first, or (false) none
   task_options = false, batches = false,          -- rare options of tasks
   marks = false,                                  -- tasks that have ended (tasks/records.lua)

@@ -50,7 +50,7 @@ local OUT, AWAKE = 0, -1         -- account.slot: in no structure, on the wake l
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see pick/README.md; 0: it is not eligible
 local MAX_PRIORITY = 99
 local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
-local KEY_GRACE_MS = 60000       -- keys that end by a TTL end so much later: the functions look at the time in them
+local KEY_GRACE_MS = 60000       -- a TTL is longer by this than the time in the key, which functions look at
 local OPENED, CLOSED, COMPLETE = 0, 1, 2
 local CALLBACKS = {'complete', 'success', 'death'}  -- of a batch
 local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}

@@ -79,7 +79,7 @@ end
 -- list_batches(keys, argv): a page of the batches, in no order. One that is there all the while comes at least once.
 --   argv  3 tenant (empty: all)  4 state (open, closed, complete; empty: any)  5 cursor ("0" to begin)  6 count
 --         (1..500)
---   out   next cursor ("0" at the end), then per batch: id, row as of `batches`. About `count` batches; fewer, or none,
+--   out   next cursor ("0" at the end), then per batch: id, row as in `batches`. About `count` batches; fewer, or none,
 --         where few of the 500 or so that the call looked at are wanted.
 function reads.list_batches(keys, args)
   local call, cursor, out, looked = {prefix = keys[1] .. ':'}, args[5], {}, 0
@@ -111,7 +111,7 @@ end
 -- batch_results(keys, argv): a page of the results that are kept of a batch's tasks, for one of its callback tasks.
 --   argv  3 id of the callback task  4 its lease, which must be open  5 cursor ("0" to begin)
 --   out   next cursor ("0" at the end), then per task that was done and asked for its result to be kept, in the order
---         in which they were added: id, result (as of `results`). At most 500; fewer where the results are long.
+--         in which they were added: id, result (as in `results`). At most 500; fewer where the results are long.
 function reads.batch_results(keys, args)
   local call, number, out, bytes = calls.ask(keys, args), tonumber(args[4]), {'0'}, 0
   local run, cursor = redis.call('HGET', call.prefix .. 'runs', args[3]), check_whole(args[5], 'cursor', 0, 2 ^ 53)

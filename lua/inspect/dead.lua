@@ -84,7 +84,7 @@ end
 
 -- dead_letter(keys, argv): one dead letter.
 --   argv  3 id  4 "brief" to leave out the record
---   out   its row as of `dead`, with its record and traceback; empty if there is no such dead letter
+--   out   its row as in `dead`, with its record and traceback; empty if there is no such dead letter
 function reads.dead_letter(keys, args)
   local call, id = {prefix = keys[1] .. ':'}, args[3]
   local death = redis.call('HGET', call.prefix .. 'dead', id)

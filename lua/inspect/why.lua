@@ -33,7 +33,7 @@ end
 
 -- why(keys, argv): the facts about why a task waits.
 --   argv  3 id
---   out   now_ms, its row as of `tasks`, then for a waiting task: name, value, name, value, ... (numbers as text):
+--   out   now_ms, its row as in `tasks`, then for a waiting task: name, value, name, value, ... (numbers as text):
 --         ahead (tasks of its tenant before it, at least; pending: of its batch; delayed: all that are ready now),
 --         is_exact, batch_max_running, group_ahead and groups (how many tasks of its group, of how many groups that
 --         take turns; 0: none); its tenant's account, the limits in force for it, debt (service

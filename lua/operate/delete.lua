@@ -85,7 +85,7 @@ function drains.delete_queue(keys, args)
   return {'ok', unpack(counts)}
 end
 
--- forget_queue(keys, argv): delete the record and the history of a queue that has been empty for so long and has no
+-- forget_queue(keys, argv): delete the record and the history of a queue that has been empty for a time, and has no
 -- settings.
 --   argv  3 for how long, ms  4 made_at: when it was made, by its entry in the registry  5 the server's own time (may
 --         be empty): see `tick`  6 whether to delete it, or only to check (0, 1)

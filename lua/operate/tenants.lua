@@ -54,7 +54,7 @@ function drains.drop_tenant(keys, args)
   return {'ok'}
 end
 
--- True if a tenant has had nothing for so long, and equals a new one.
+-- True if a tenant has had nothing for that time, and equals a new one.
 local function is_like_new(call, account, for_ms)
   local books = accounts.books_of(call, account)
   if call.queue.origin + books.seen_at + for_ms > call.sure then return false end
@@ -67,7 +67,7 @@ local function is_like_new(call, account, for_ms)
     and redis.call('EXISTS', call.prefix .. 'events:' .. name) == 0
 end
 
--- forget_tenants(keys, argv): look at a page of the accounts, and drop tenants that have had nothing for so long.
+-- forget_tenants(keys, argv): look at a page of the accounts, and drop tenants that have had nothing for a time.
 --   argv  3 cursor ("0" to begin)  4 count (1..200)  5 for how long, ms  6 the server's own time (may be empty): see
 --         `tick`
 --   out   next cursor ("0" at the end), how many tenants were dropped

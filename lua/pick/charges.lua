@@ -21,7 +21,7 @@ function charges.dispatch(call, account)
   return moved
 end
 
--- Takes a dispatch back that moved the clock by so much.
+-- Takes back a dispatch that moved the clock by `moved`.
 function charges.refund(call, account, moved)
   local queue = call.queue
   if queue.share == SHARE_TIME then return end

@@ -9,7 +9,7 @@ local FIRST = 4      -- the least that it looks at
 local REDRAWS = 4    -- more tenants that it looks at for each pick, while too few are due
 local BLOCKS, WIDEST = 8, 64  -- of a throw: blocks, at least; seats of a block, at most
 local CURSOR = 4     -- picks for which the cursor looks at one tenant
-local PAGE = 1024    -- a class of so many seats is read as a whole
+local PAGE = 1024    -- seats of a class that is read as a whole, at most
 local PACE = ACCOUNT.format:match('^<.......')  -- the fields that tenants are compared by, up to `ready`
 
 local function by_class(one, other) return one.class < other.class end

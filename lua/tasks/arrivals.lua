@@ -160,7 +160,7 @@ function arrivals.check_quotas(call, new)
   call.incoming_bytes = new.bytes
 end
 
--- Adds so many bytes to a tenant. Refuses what exceeds its limit, and a new tenant if there are too many.
+-- Adds bytes to a tenant. Refuses what exceeds its limit, and a new tenant if there are too many.
 function arrivals.add_bytes(call, tenant, bytes)
   local new = arrivals.new(tenant)
   new.bytes = bytes

@@ -18,7 +18,7 @@ leases.LEASED, leases.SETTLED, leases.REAPED, leases.STOPPING = LEASED, SETTLED,
 
 local MAX_TAKEN = 255  -- then the count begins again: an old holder has long given up
 local TAG_AT, TAG_END = LEASE.size - 7, LEASE.size - 4  -- a LEASE ends in tag and attempt, four bytes each
-local FIRST_MS, PER_MS = 1735689600000, 32  -- 2025; so many numbers a ms are more than any queue can use
+local FIRST_MS, PER_MS = 1735689600000, 32  -- 2025; more numbers for each ms than any queue can use
 
 -- The number of the bundle that begins now.
 function leases.next_number(call)

@@ -21,7 +21,7 @@
 
 local MOST = 255  -- the highest count
 
--- True if a task that has lost so many leases runs alone in the attempt that begins, its last one or not.
+-- True if a task that has lost `lost` leases runs alone in the attempt that begins, its last one or not.
 function lost_leases.runs_alone(queue, lost, is_last_attempt)
   local limit = queue.max_lost_leases
   return lost > 0 and (is_last_attempt or limit > 0 and lost + 1 >= limit)

@@ -60,7 +60,7 @@ end
 local function counted(run) return run.attempt - run.uncounted_attempts end
 local function is_last_attempt(run) return run.max_attempts > 0 and counted(run) >= run.max_attempts end
 
--- Makes the task wait for its next attempt: for so many ms, or (nil) at the head of its tenant's list. The end of its
+-- Makes the task wait for its next attempt: for `delay` ms, or (nil) at the head of its tenant's list. The end of its
 -- window is watched again.
 local function keep_waiting(call, account, id, run, delay)
   leases.set_wait(call, run, call.now + (delay or 0))
@@ -70,7 +70,7 @@ local function keep_waiting(call, account, id, run, delay)
   places.put(call, account, id, call.now + delay)
 end
 
--- The longest wait after so many attempts: min(cap, base * 2^(attempts - 1)), the task's own or the queue's.
+-- The longest wait after a number of attempts: min(cap, base * 2^(attempts - 1)), the task's own or the queue's.
 local function longest_wait_ms(call, id, run, attempts)
   local queue, asked = call.queue, has_options(run.features) and task_options.of(call, id) or PLAIN
   local base = asked.retry_base > 0 and asked.retry_base or queue.retry_base_ms

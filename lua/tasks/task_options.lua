@@ -98,7 +98,7 @@ local function entry_of(account, kind, name, size)
   return kind .. account.tag .. struct.pack('<I', bytes) .. name, bytes
 end
 
--- Records that a tenant keeps a result or dedupe key for so long. Its bytes count until then (see `trim_ends`), and the
+-- Records that a tenant keeps a result or dedupe key for a time. Its bytes count until then (see `trim_ends`), and the
 -- deletion of the queue looks for it until then.
 local function note_kept(call, account, kind, name, size, ms)
   local member, bytes = entry_of(account, kind, name, size)
@@ -107,7 +107,7 @@ local function note_kept(call, account, kind, name, size, ms)
   call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + KEY_GRACE_MS)
 end
 
--- The TTL of a key with an entry that is kept for so long.
+-- The TTL of a key with an entry that is kept for a time.
 local function ttl_for(ms)
   return string.format('%.0f', ms + KEY_GRACE_MS)
 end

@@ -96,7 +96,7 @@ end
 --   out   per task:
 --         "ok" | "duplicate" (id waiting, leased or dead, or ended not long ago)
 --         | "duplicate <id>" (another task holds its dedupe key: not stored); behind either a line feed and that task's
---         state, as of `tasks`
+--         state, as in `tasks`
 --         | "replaced" (stored, and the waiting task that held its dedupe key is cancelled)
 --         | "expired" (it would expire before it could start: not stored)
 --         and last, if it is a partition and the tenant begins to wait: the weight of the tenants that compete there

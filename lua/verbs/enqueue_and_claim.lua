@@ -4,7 +4,7 @@
 -- written before the claim: if that fails, the tasks are stored, and enqueueing the same ids again says so.
 
 -- enqueue_and_claim(keys, argv): `enqueue`, then `claim`, in one call.
---   argv  3 to 7 as of `claim`, but 5 is empty  8 tenant  then per task as of `enqueue`
+--   argv  3 to 7 as in `claim`, but 5 is empty  8 tenant  then per task as in `enqueue`
 --         Refused as a whole where `enqueue` would be: nothing is claimed then.
 --   out   the outcomes of `enqueue`, the reply of `claim`
 function writes.enqueue_and_claim(keys, args)

@@ -113,7 +113,7 @@ local function decide_links(call, new, args, bytes)
 end
 
 -- settle_linked(keys, argv): acknowledge a task, and store tasks of its tenant that follow it; all of it or nothing.
---   argv  3 id  4 lease  5 result  then per task: as of `enqueue`
+--   argv  3 id  4 lease  5 result  then per task: as in `enqueue`
 --         Refused where one of them would be, or is too late to start.
 --   out   as of one settlement of `settle`; where it is not "ok", nothing is stored
 function writes.settle_linked(keys, args)

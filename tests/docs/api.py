@@ -100,7 +100,7 @@ def _shown(found: Any) -> str:
         return text
     first = SHOWN.setdefault(options, found.__qualname__)
     if first != found.__qualname__:
-        return f"{text}\n\nOptions: as of `{first}`."
+        return f"{text}\n\nOptions: as in `{first}`."
     rows = [line.strip().partition(": ") for line in options.splitlines()]
     return f"{text}\n\nOptions:\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, _, meaning in rows)
 

@@ -57,8 +57,8 @@ class Limiting:
         self.made_due: dict[tuple[str, str], float] = {}  # schedules, opening hours that servers are to look at
         self.blocked = 0
         self.sweeping = 0
-        self.slots = 0  # attached to the queue, as claims tell
-        self.proven_slots = 0  # that there are, since the claim that is under way asks for so many
+        self.slots = 0  # attached to the queue, by the last claim
+        self.proven_slots = 0  # the least number of slots: the claim under way asks for as many
         self.cost = 0  # of the picks of a call
 
     def set_for(self, name: str) -> dict[str, float]:

@@ -62,7 +62,7 @@ class Operating(Scheduling):
         return len(new)
 
     def forget_queue(self, now: float, for_ms: float) -> str:
-        """True if the queue has had nothing for so long, and no settings: then this model is at its end."""
+        """True if the queue has been empty for long enough, and has no settings: then this model is at its end."""
         now = self.open(now)
         has_any = self.tenants or self.records or self.marks or self.batches or self.schedules or self.ends
         is_set = self.own or self.hours or self.blocked or self.settings != SETTINGS
@@ -134,7 +134,7 @@ class Operating(Scheduling):
         return previous
 
     def configure(self, now: float, **values: int) -> None:
-        """Change settings; a change of share starts everybody's account anew."""
+        """Change settings; a change of share starts all accounts anew."""
         now = self.open(now)
         self.settings |= values
         if self.reserve != self.settings["reserve"] or (self.reserve and self.share != self.settings["share"]):

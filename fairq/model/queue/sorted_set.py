@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TypeVar
 
-STEP, SPREAD_MS = 2**-10, 16  # of delayed tasks of one start: between their scores, and over so many ms at most
+STEP, SPREAD_MS = 2**-10, 16  # between the scores of tasks with one start; the ms that they may spread over
 
 Member = TypeVar("Member", bound=str | bytes)
 

@@ -27,7 +27,7 @@ class StoredBytes(Calls):
         return b if b and b.state != "complete" and b.created_at == task.opened_at else None
 
     def keeps_too_much(self, tenant: str, size: int) -> bool:
-        """True if a tenant with so many bytes more would exceed its limit."""
+        """True if a tenant with these bytes in addition would exceed its limit."""
         t = self.tenants.get(tenant) or Tenant(tenant)
         return size > 0 and 0 < self.limit(t, "stored_bytes") < self.compared_by(t) + size
 

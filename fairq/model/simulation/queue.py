@@ -46,7 +46,7 @@ class SimulatedQueue(Records):
         self.close(now)
 
     def claim(self, limit: int, now: float) -> list[Start]:
-        """Begin up to so many tasks, at least one unless none may start."""
+        """Begin up to `limit` tasks, at least one unless none may start."""
         if not self.servable:
             return []
         self.open(now)

@@ -49,8 +49,8 @@ from fairq.store.store import Store
 log = structlog.get_logger("fairq.server")
 
 PRODUCERS_CALLS = 500  # calls of the store at once for all producers, each for one tenant
-MAX_SILENT = 10  # workers that are named to those who ask for a queue or a task
-IDLE_TICKS = 100  # at once, for all workers that ask whether their queues are empty
+MAX_SILENT = 10  # silent workers that an answer about a queue or a task names
+IDLE_TICKS = 100  # ticks at once, for all workers that ask whether their queues are empty
 _ANSWER_S = 1.0  # after the grace, for answers that are still due
 
 
@@ -142,8 +142,9 @@ class App:
     async def takers(self, queues: Sequence[str]) -> dict[str, Takers]:
         """Return for each queue whether any server has workers for it; `unknown` if a server did not answer.
 
-        A server that cannot write its list, since the store is full, is not waited for; but it tells its slots. The
-        slots of a dead server are remembered for a minute. While the store's list of servers is away, none is asked.
+        A server that cannot write its list, since the store is full, is not waited for, but its reported slots count.
+        The slots of a dead server are remembered for a minute. While the store's list of servers cannot be read, no
+        server is asked.
         """
         if not queues:
             return {}

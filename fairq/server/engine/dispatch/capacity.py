@@ -209,7 +209,7 @@ class QueueCapacity:
         return shares
 
     def apply_weight(self, competing: float = 0) -> None:
-        """Set the weight of this queue in the account of the queues; `competing` as of `QueueAccounts.set_weight`."""
+        """Set the weight of this queue in the account of the queues; `competing` as in `QueueAccounts.set_weight`."""
         self.accounts.set_weight(self.place, self.weight, turn_time(), competing)
 
     def changed(self, worker: Worker) -> None:

@@ -113,7 +113,7 @@ class QueueAccounts:
     """
 
     pace: SharedPace = field(factory=SharedPace, init=False)
-    changes: int = field(default=0, init=False)  # so many; so an answer from before the last may be out of date
+    changes: int = field(default=0, init=False)  # how many; an answer from before the last is outdated
     _queues: dict[str, _Queue] = field(factory=dict, init=False)
     _beginnings: count[int] = field(factory=lambda: count(1), init=False)
 

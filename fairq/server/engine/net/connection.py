@@ -53,7 +53,7 @@ LONG_ANSWERS = (
 )  # and requests that wait (request_scope.py)
 TASKLESS = frozenset({wire.Enqueue, wire.Settle, wire.Progress, wire.Credit})  # only call the store, if that
 MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
-SHORT_BYTES = 4_096  # of a text that takes less time to read than to time it
+SHORT_BYTES = 4_096  # reading a shorter text takes less time than measuring it
 LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took
 ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
 SIGN_S = 1.0  # between signs of life while nothing is read: clients leave a server that is silent for 5 s
@@ -186,10 +186,10 @@ class Connection:
 
     @property
     def has_gone(self) -> bool:
-        """True if the client has closed its end, though this server has not read so far.
+        """True if the client has closed its end, though this server has not read up to there.
 
-        While this server stood still it may have made its requests elsewhere, and newer ones: a late setting would
-        replace those. What is TASKLESS is known by its ids and leases.
+        If this server stood still, the client may have sent the same requests, and newer ones, to another server: a
+        setting that is carried out late would undo a newer one. TASKLESS requests do no harm: they have ids or leases.
         """
         return False
 

@@ -10,7 +10,7 @@ missing answer is not a "no".
 | HOLDERS | [queue, id, lease number], ... | [queue, id, lease number, worker], ... of those that its workers hold |
 | WORKER | name, count, queues or null | its workers of that name: [fields of WorkerState after `server`], ...; |
 | | | and their leases: [queue, id, lease number, attached_at_ms of the worker], ... |
-| DRAIN | name, attached at least so many s ago | how many workers it has dismissed |
+| DRAIN | name, the least time since it attached (s) | how many workers it has dismissed |
 | ATTEMPTS | queue, fields of AttemptFilter, count | attempts that run, and that ended: [fields of Seen, worker], ... |
 | QUEUES | queue, ... | those that its workers take tasks of |
 | LAGS | queue | by how much worker time it has each partition behind its part: {place: s} |

@@ -38,7 +38,7 @@ _SHOWN = (  # in series
 
 
 class RecentShare(NamedTuple):
-    """The service that a tenant got in the last so many ms, its due, and the free part; 0: nothing is known."""
+    """The service that a tenant got in the last `share_over_ms`, its due, and the free part; 0: nothing is known."""
 
     delivered: float = 0.0
     entitled: float = 0.0

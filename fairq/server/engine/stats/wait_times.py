@@ -18,7 +18,7 @@ from fairq.model.waiting import WAIT_CAUSES, BlockedInterval, Part, Report, Wait
 
 MAX_TENANTS, MAX_WAITS, MAX_INTERVALS = 500, 256, 128
 PERIOD_MS = 300_000
-_JOIN_MS = 100  # intervals of one cause are joined when the gap is at most so long: a tenant let in starts first
+_JOIN_MS = 100  # intervals of one cause with a shorter gap are joined: a tenant let in starts first
 _RANK = {cause: rank for rank, cause in enumerate(WAIT_CAUSES)}
 
 

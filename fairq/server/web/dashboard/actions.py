@@ -43,7 +43,7 @@ def _named(form: Form) -> tuple[str, str | None]:
 
 
 def _version(form: Form) -> str | None:
-    """Return the version of what the dialog showed: who changes what has changed meanwhile is refused."""
+    """Return the version that the dialog showed: the change is refused if it is no longer the current one."""
     return one(form, "if_version") or None
 
 

@@ -163,7 +163,7 @@ class Callers:
             task_status.started(connection)
             try:
                 await self.app.serve(connection)
-            except Exception:  # as of a websocket, it ends no other connection
+            except Exception:  # as with a websocket, it ends no other connection
                 log.exception("connection of a token failed", remote=remote)
             finally:
                 connection.closing = connection.closing or (1001, "the server is stopping")

@@ -30,7 +30,7 @@ DEFAULT_WORKER = "http"
 
 @frozen
 class ClaimTasks:
-    """Claim up to `count` tasks of a queue; with `timeout_ms`, wait at most so long for one."""
+    """Claim up to `count` tasks of a queue; wait at most `timeout_ms` for one."""
 
     ref: int
     queue: Annotated[str, QUEUE]

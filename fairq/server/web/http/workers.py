@@ -240,7 +240,7 @@ class Workers:
         task_status.started()
         try:
             await self.app.serve(worker)
-        except Exception:  # as of a websocket, it ends no other connection
+        except Exception:  # as with a websocket, it ends no other connection
             log.exception("worker over HTTP failed", worker=worker.name)
         finally:
             if self._known.get(key) is worker:
