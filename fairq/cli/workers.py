@@ -7,7 +7,9 @@ from cyclopts import App
 
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import columns_of, print_json, print_rows
+from fairq.client.bodies import rows as rows_of
 from fairq.errors import NotFound
+from fairq.model.texts import say_unlisted
 from fairq.model.why_text import say_silent
 from fairq.model.workers import WorkerState
 
@@ -21,10 +23,17 @@ _TASKS = columns_of("id", "queue", "tenant", "attempt", "leased_at_ms", "server"
 def list_(*, json: Json = False, server: Server | None = None) -> None:
     """List the workers attached to any server; rows from other servers are some seconds old.
 
+    Servers whose workers cannot be read are named; --json fails then.
+
     Example: `fairq workers list`
     """
-    found = run_with(server, lambda client: client.workers())
-    _print_workers(found, json=json)
+    if json:
+        _print_workers(run_with(server, lambda client: client.workers()), json=True)
+        return
+    found = run_with(server, lambda client: client.request("workers"))
+    _print_workers(rows_of(WorkerState, found["workers"]))
+    if servers := found.get("unanswered"):
+        print(say_unlisted(servers))
 
 
 def _print_workers(found: list[WorkerState], *, json: bool = False) -> None:

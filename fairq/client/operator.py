@@ -11,7 +11,7 @@ from attrs import define, evolve
 from fairq.client import lazy
 from fairq.client.client import Client
 from fairq.client.requests import DEFAULT_TIMEOUT, Body, away_in, check_whole, named
-from fairq.errors import NotFound
+from fairq.errors import NotFound, Unavailable
 from fairq.model.checks import check_flag, check_weight
 
 if TYPE_CHECKING:
@@ -267,8 +267,14 @@ class OperatorClient(Client):
         return lazy.bodies.rows(lazy.webhooks.Webhook, reply["webhooks"])
 
     async def workers(self) -> list[WorkerState]:
-        """List the workers that are attached to any server, up to some seconds ago."""
-        return lazy.bodies.rows(lazy.workers.WorkerState, (await self.request("workers"))["workers"])
+        """List the workers that are attached to any server, up to some seconds ago.
+
+        Raises: Unavailable if those of some servers cannot be read.
+        """
+        reply = await self.request("workers")
+        if servers := reply.get("unanswered"):
+            raise Unavailable(lazy.texts.say_unlisted(servers))
+        return lazy.bodies.rows(lazy.workers.WorkerState, reply["workers"])
 
     async def worker_tasks(self, worker: str, count: int = 100) -> WorkerTasks:
         """Read up to `count` (500) workers of a name, and as many of their tasks, held longest. Raises: NotFound."""

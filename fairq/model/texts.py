@@ -53,6 +53,11 @@ def say_away(queue: str, away: Sequence[AwayPartition]) -> str:
     return f"{of} cannot be read: the store at {primaries} does not answer"
 
 
+def say_unlisted(servers: Sequence[str]) -> str:
+    """Say of which servers the list of workers is missing."""
+    return f"the workers at {', '.join(servers)} cannot be read: their part of the store does not answer"
+
+
 def moment_of(at_ms: float) -> datetime:
     """Return a time in ms as UTC; the end of the year 9999 for later ones, which tenants may choose."""
     return datetime.fromtimestamp(min(at_ms, _LAST_MS) / 1000, UTC)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import define
 
 from fairq.errors import OutcomeUnknown, StoreFull, Unavailable
@@ -72,19 +74,30 @@ class Workers:
         return is_there
 
     async def servers(self) -> set[str]:
-        """Read the names of the servers with a list of workers that has not expired."""
-        names = [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]
-        return {name for name in names if await self.connection.call("EXISTS", keys.workers_key(name))}
+        """Read the names of the servers with a list of workers that has not expired, or cannot be read."""
+        found, unread = await self._of_each("EXISTS")
+        return {server for server, is_there in found.items() if is_there} | unread
 
-    async def read(self) -> dict[str, bytes]:
-        """Read the lists of workers by server; removes servers with an expired list."""
-        lists = {}
+    async def read(self) -> tuple[dict[str, bytes], set[str]]:
+        """Read the lists of workers by server, and which servers' lists cannot be read, since their primary is away.
+
+        Removes servers with an expired list.
+        """
+        found, unread = await self._of_each("GET")
+        for server in [server for server, workers in found.items() if not workers]:
+            del found[server]
+            await self.connection.call("SREM", keys.SERVERS, server)
+        return found, unread
+
+    async def _of_each(self, command: str) -> tuple[dict[str, Any], set[str]]:
+        """Send a command about each server's list; returns the replies, and which servers' primary gave none."""
+        found, unread = dict[str, Any](), set[str]()
         for server in [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]:
-            if workers := await self.connection.call("GET", keys.workers_key(server)):
-                lists[server] = workers
-            else:
-                await self.connection.call("SREM", keys.SERVERS, server)
-        return lists
+            try:
+                found[server] = await self.connection.call(command, keys.workers_key(server))
+            except (Unavailable, OutcomeUnknown):
+                unread.add(server)
+        return found, unread
 
 
 def _order_of(id: bytes) -> int:

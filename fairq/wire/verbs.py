@@ -132,7 +132,7 @@ VERBS: dict[type[Any], Verb] = {
     wire.SetOpeningHours: Verb(
         {"previous": str, "opening_hours": str, "is_open": bool, "changes_at_ms": int}, _OPERATOR
     ),
-    wire.Workers: Verb({"workers": list[WorkerState]}, _READERS),
+    wire.Workers: Verb({"workers": list[WorkerState], "unanswered": NotRequired[list[str]]}, _READERS),
     wire.WorkerTasks: Verb({"workers": list[WorkerState], "tasks": list[HeldTask], "unanswered": list[str]}, _READERS),
     wire.Attempts: Verb({"running": list[Attempt], "ended": list[Attempt], "unanswered": list[str]}, _READERS),
     wire.DrainWorker: Verb({"workers": int}, _OPERATOR),

@@ -185,6 +185,41 @@ async def test_operators_see_the_other_queues_while_a_primary_is_away(
         }
 
 
+async def test_servers_ask_each_other_while_the_primary_of_their_lists_is_away(
+    start_cluster: Callable[..., clusters.Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.engine.net.questions.ANSWER_S", 30.0)
+    cluster = start_cluster()
+    dead = cluster.owner(keys.SERVERS)
+    queue = next(each for each in QUEUES if cluster.owner(keys.queue_prefix(each)) is not dead)
+    async with (
+        running(cluster.url) as near,
+        running(cluster.url) as far,
+        raw(near, PRODUCER) as producer,
+        raw(near, OPERATOR) as operator,
+        raw(far, WORKER) as worker,
+    ):
+        await worker.attach(queue, name="mill")
+        tasks = [{"tenant": "ada", "id": id, "payload": 1} for id in "ab"]
+        await producer.ask("enqueue", queue=queue, tasks=tasks)
+        await worker.pushed()
+        assert len((await operator.ask("queues"))["queues"]) == 1  # as it will be remembered
+        await wait_until(lambda: near.app.worker_registry.elsewhere.servers() == {far.app.name})
+        dead.server.kill()
+        await wait_until(lambda: not near.app.store.connection.is_connected)
+        (row,) = (await operator.ask("queues", queue=queue))["queues"]
+        assert row["takers"] == "some"
+        found = await operator.ask("worker_tasks", worker="mill")
+        assert ([each["server"] for each in found["workers"]], found["unanswered"]) == ([far.app.name], [])
+        assert [each["id"] for each in found["tasks"]] == ["ada/a"]
+        assert (await operator.ask("report", queue=queue, tenant="ada"))["report"]["unanswered"] == 0
+        assert [each["id"] for each in (await operator.ask("attempts", queue=queue))["running"]] == ["ada/a"]
+        listed = await operator.ask("workers")
+        assert (listed["workers"], listed["unanswered"]) == ([], [far.app.name])
+        assert await near.app.worker_registry.drain("mill") == 1  # as a request it waits for the audit's primary
+        assert (await worker.receive())["type"] == "dismiss"
+
+
 async def test_queues_are_listed_while_any_primary_stands_still(
     start_cluster: Callable[..., clusters.Cluster], tmp_path: Path
 ) -> None:

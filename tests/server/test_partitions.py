@@ -346,7 +346,7 @@ async def test_queues_are_listed_while_a_primary_is_away(served: Served, monkeyp
         assert (await operator.ask("webhooks", queue=Q))["webhooks"] == []
         await operator.ask("report", queue=Q, tenant=here[0])
         lose(served, monkeypatch, keys.SERVERS)
-        assert [row["takers"] for row in (await operator.ask("queues"))["queues"]] == ["unknown", "", "unknown"]
+        assert [row["takers"] for row in (await operator.ask("queues"))["queues"]] == ["none", "", "none"]
         for verb in ("dead", "batches", "schedules"):
             assert (await operator.ask(verb, queue=Q))["away"] == rows[Q]["away"]
             assert not (await operator.ask(verb, queue=Q, tenant=here[0])).get("away")

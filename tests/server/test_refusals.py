@@ -276,10 +276,10 @@ NOT_YOURS: dict[str, Answer] = {  # what bob hears who names what is ada's
     "report": {"report": asdict(Report("bob"))},
     "wait_tasks": {"tasks": [{"id": "ready", "state": "unknown"}]},
     "batch": ("not_found", "id"),
-    "batches": {"batches": [], "cursor": None},
+    "batches": {"batches": [], "cursor": None, "away": []},
     "close_batch": ("not_found", "id"),
     "cancel_batch": ("not_found", "id"),
-    "dead": {"dead": [], "cursor": None, "left": 0},
+    "dead": {"dead": [], "cursor": None, "left": 0, "away": []},
     "dead_letter": ("not_found", "id"),
     "replay": GONE,
     "purge": GONE,
@@ -316,7 +316,7 @@ UNLIMITED = {"create_token", "list_tokens", "revoke_token", "drain_worker"}
 OF_NO_QUEUE = {"credit", "idle"}
 EMPTY: dict[str, Answer] = {
     "queues": {"queues": []},
-    "workers": {"workers": []},
+    "workers": {"workers": [], "unanswered": []},
     "worker_tasks": ("not_found", "worker"),  # it sees none
 }
 

@@ -90,8 +90,9 @@ class App:
         self.auth = Auth(self.store, self.settings.dev, self.token_uses.note)
         self.revocations = Revocations(self.store)
         self.recorder = Recorder(self.store, self.store.counts)
-        self.questions = Questions(self.name, self.store, self.nursery)
-        self.queues = Queues(self.name, self.store, self.nursery, ServerSlots())
+        elsewhere = ServerSlots()
+        self.questions = Questions(self.name, self.store, self.nursery, elsewhere)
+        self.queues = Queues(self.name, self.store, self.nursery, elsewhere)
         self.ticker = self.queues.ticker
         self.leases = leases = Leases(self.settings.reconnect_grace, self.store, self.nursery, self.queues)
         self.worker_registry = WorkerRegistry(
@@ -99,7 +100,7 @@ class App:
             self.store,
             self.nursery,
             self.questions,
-            self.queues.elsewhere,
+            elsewhere,
             leases.end_leases,
             leases.end_kept_leases,
         )
@@ -143,8 +144,7 @@ class App:
         """Return for each queue whether any server has workers for it; `unknown` if a server did not answer.
 
         A server that cannot write its list, since the store is full, is not waited for, but its reported slots count.
-        The slots of a dead server are remembered for a minute. While the store's list of servers cannot be read, no
-        server is asked.
+        The slots of a dead server are remembered for a minute.
         """
         if not queues:
             return {}

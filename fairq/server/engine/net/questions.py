@@ -2,7 +2,8 @@
 
 Only a worker's server knows which leases the worker holds; it is not stored, so it costs a lease nothing. A server that
 needs to know asks the others, over the channel of messages about workers. It waits, at most ANSWER_S, for the servers
-with a list of workers in the store: a server that was killed or stopped does not answer. Messages may be lost, so a
+with a list of workers in the store: a server that was killed or stopped does not answer. While the primary that has
+these lists is away, it waits for those that have sent their slots in the last minute. Messages may be lost, so a
 missing answer is not a "no".
 
 | kind | asked | each server's answer |
@@ -27,7 +28,8 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import FairqError
+from fairq.errors import FairqError, Retryable
+from fairq.server.engine.net.server_slots import ServerSlots
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -55,8 +57,11 @@ class _Question:
     is_over: trio.Event = field(factory=trio.Event)
 
     def add(self, server: str, answer: Any) -> None:
-        """Add an answer; the question is over when all are there, or this one is enough."""
-        self.answers[server] = answer
+        """Add an answer; the question is over when all are there, or this one is enough.
+
+        A question that came twice is answered twice: the first answer is the one that did it.
+        """
+        self.answers.setdefault(server, answer)
         if self.is_enough(answer):
             self.is_over.set()
         self.check()
@@ -74,6 +79,7 @@ class Questions:
     server: str
     store: Store
     nursery: trio.Nursery
+    elsewhere: ServerSlots
     answers: dict[str, Callable[[Any], Any]] = field(factory=dict, init=False)
     _count: int = field(default=0, init=False)
     _under_way: dict[int, _Question] = field(factory=dict, init=False)
@@ -85,7 +91,10 @@ class Questions:
 
         `of_all`: those without workers are waited for, too: as many as the store's node has sent the question to.
         """
-        awaited = await self.store.workers.servers()
+        try:
+            awaited = await self.store.workers.servers()
+        except Retryable:  # the channel needs no primary
+            awaited = self.elsewhere.servers()
         self._count += 1
         number = self._count
         question = self._under_way[number] = _Question(awaited, is_enough, float("inf") if of_all else 0)

@@ -73,6 +73,10 @@ class ServerSlots:
         )
         return is_new
 
+    def servers(self) -> set[str]:
+        """Name all other servers."""
+        return set(self._recent())
+
     def silent(self) -> Iterator[tuple[str, Silence]]:
         """Yield the silent workers of all other servers, each with its server."""
         for server, report in self._recent().items():

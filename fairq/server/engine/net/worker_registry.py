@@ -37,7 +37,7 @@ import structlog
 import trio
 from attrs import define, evolve, field
 
-from fairq.errors import FairqError, Superseded
+from fairq.errors import FairqError, Retryable, Superseded
 from fairq.model.tasks import Action
 from fairq.model.workers import LeaseKey, WorkerState
 from fairq.server.engine.net.connection import AttachOrder, Connection
@@ -195,13 +195,16 @@ class WorkerRegistry:
         first = nsmallest(count, found, key=lambda each: each.attached_at_ms)
         return [[_row(each) for each in first], [(*key, lease, each.attached_at_ms) for lease, key, each in oldest]]
 
-    async def all_workers(self) -> list[WorkerState]:
-        """Describe the workers attached to any server; rows of other servers are some seconds old."""
-        lists: dict[str, Iterable[Any]] = {
-            server: orjson.loads(workers) for server, workers in (await self.store.workers.read()).items()
-        }
+    async def all_workers(self) -> tuple[list[WorkerState], set[str]]:
+        """Describe the workers attached to any server, some seconds ago; name servers whose list cannot be read."""
+        try:
+            found, unread = await self.store.workers.read()
+        except Retryable:
+            found, unread = {}, self.elsewhere.servers()
+        lists: dict[str, Iterable[Any]] = {server: orjson.loads(workers) for server, workers in found.items()}
         lists[self.server] = self._rows()
-        return sorted(self._states(lists), key=lambda each: (each.worker, each.attached_at_ms))
+        workers = sorted(self._states(lists), key=lambda each: (each.worker, each.attached_at_ms))
+        return workers, unread - {self.server}
 
     async def named(self, worker: str, count: int, queues: Collection[str] | None) -> NamedWorkers:
         """Describe the workers of a name at all servers, and their leases; of silent servers, as they were listed."""
@@ -211,7 +214,7 @@ class WorkerRegistry:
         for server, (rows, held) in answers.items():
             workers += self._states({server: rows})
             leases += [HeldAt(LeaseKey(*lease), server, attached_at_ms) for *lease, attached_at_ms in held]
-        for each in await self.all_workers() if unanswered else ():
+        for each in (await self.all_workers())[0] if unanswered else ():
             is_mine = mine is None or set(mine).issuperset(each.queues)
             if each.worker == worker and each.server in unanswered and is_mine:
                 workers.append(each)
@@ -222,12 +225,14 @@ class WorkerRegistry:
         )
 
     async def drain(self, worker: str) -> int:
-        """Dismiss the workers of a name, here and at the other servers; returns how many were listed."""
-        known = [each for each in await self.all_workers() if each.worker == worker]
+        """Dismiss the workers of a name, here and at the other servers; returns how many are known."""
+        listed, unread = await self.all_workers()
         began = trio.current_time()
-        if (await self.questions.ask(DRAIN, [worker, 0])).unanswered:
+        dismissed, unanswered = await self.questions.ask(DRAIN, [worker, 0])
+        if unanswered:
             self.nursery.start_soon(self._repeat, worker, began)
-        return len(known)
+        known = sum(each.worker == worker for each in listed)
+        return known + sum(int(dismissed.get(server, 0)) for server in unread)
 
     async def _repeat(self, worker: str, began: float) -> None:
         """Repeat an order to drain until all servers with workers have answered, at most _REPEATS times."""

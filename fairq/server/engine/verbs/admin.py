@@ -126,9 +126,10 @@ async def set_weight(app: App, connection: Connection, request: wire.SetWeight) 
 
 async def workers(app: App, connection: Connection, request: wire.Workers) -> Body:
     """List the workers of all servers, if all their queues are the token's."""
-    rows = [asdict(row) for row in await app.worker_registry.all_workers()]
+    found, unread = await app.worker_registry.all_workers()
     mine = connection.identity.queues
-    return {"workers": [row for row in rows if mine is None or mine.issuperset(row["queues"])]}
+    rows = [asdict(row) for row in found if mine is None or mine.issuperset(row.queues)]
+    return {"workers": rows, "unanswered": sorted(unread)}
 
 
 async def worker_tasks(app: App, connection: Connection, request: wire.WorkerTasks) -> Body:

@@ -242,8 +242,9 @@ async def batches(view: View) -> Context:
 
 async def workers(view: View) -> Context:
     """The workers of all servers."""
-    rows = rows_of(WorkerState, (await view.ask(wire.Workers(0)))["workers"])
-    return {"rows": sorted(rows, key=lambda each: (each.worker, each.server)), "queues": await view.queues()}
+    body = await view.ask(wire.Workers(0))
+    rows = sorted(rows_of(WorkerState, body["workers"]), key=lambda each: (each.worker, each.server))
+    return {"rows": rows, "queues": await view.queues(), "unanswered": body["unanswered"]}
 
 
 async def worker(view: View) -> Context:
