@@ -10,7 +10,8 @@ default needs a migration, and makes a version of the data:
 A server works on data of each version from OLDEST to its own, and while the migrations between them are under way. Old
 and new servers share a store until the last old one has gone. Then a new one migrates by itself, during normal traffic.
 A migration that is `on_demand` waits until somebody uses what it is for, so that other stores can go back to the build
-before; an empty store gets the version before the first of those.
+before; an empty store gets the version before the first of those. Several migrations begin when no server runs that is
+older than the last of them, so until then the store can go back.
 
 1. It writes "20>21": from now on no older server starts.
 2. Each server shows its version by a channel to which it listens. If one shows an older version, "20" is written again.
@@ -141,11 +142,13 @@ async def migrate(
     """
     call = store.connection.call
     state = await data_state(call)
-    for migration in state.pending(to) if state else ():
+    pending = state.pending(to) if state else []
+    for migration in pending:
+        is_begun = state is not None and migration.number <= state.target
         if not await call("SET", keys.MIGRATOR, "", "NX", "PX", LOCK_MS):
             return "elsewhere"
         try:
-            if not await _begin(store, migration):
+            if not await _begin(store, migration, migration.number if is_begun else pending[-1].number):
                 return "waits"
             await _take_steps(store, migration, show)
             await call("SET", keys.DATA_VERSION, migration.number)
@@ -156,13 +159,13 @@ async def migrate(
     return "done"
 
 
-async def _begin(store: Calls, migration: Migration) -> bool:
-    """Keep older servers out; returns False if one runs."""
+async def _begin(store: Calls, migration: Migration, end: int) -> bool:
+    """Keep older servers out; returns False if one runs. `end`: the version that all servers must work on."""
     call, version = store.connection.call, migration.number - 1
-    if min(await versions_shown(store), default=migration.number) < migration.number:
+    if min(await versions_shown(store), default=end) < end:
         return False
     await call("SET", keys.DATA_VERSION, f"{version}>{migration.number}")
-    if min(await versions_shown(store), default=migration.number) < migration.number:  # it has just begun
+    if min(await versions_shown(store), default=end) < end:  # it has just begun
         if not await call("EXISTS", keys.MIGRATION):
             await call("SET", keys.DATA_VERSION, version)
         return False

@@ -18,7 +18,7 @@ from fairq.model.places import partition_of
 from fairq.server.engine.net.questions import LAGS
 from fairq.server.run import Served
 from fairq.store import keys, library
-from fairq.store.migrations import NEW
+from fairq.store.migrations import MIGRATIONS, NEW, Migration, migrate
 from fairq.store.partitions import place_in, places_of
 from fairq.store.store import Store
 from tests.store.waiting import wait_until
@@ -476,6 +476,21 @@ async def test_a_store_gets_a_new_version_with_its_first_partitions_and_no_older
         await wait_until(lambda: not redis_store.pubsub_channels(f"{keys.VERSIONS}{NEW}"))
         await operator.ask("configure", queue=Q, settings={"partitions": 2})
         assert redis_store.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
+
+
+async def test_several_migrations_begin_when_all_servers_work_on_what_the_last_one_makes(
+    served: Served, redis_store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then an older server shares the store, and the store can go back; one that was begun goes on."""
+    (first,) = MIGRATIONS
+    last = Migration(library.DATA_VERSION + 1, "for all", first.step)
+    monkeypatch.setattr("fairq.store.migrations.MIGRATIONS", (first, last))
+    store, version = served.app.store, library.DATA_VERSION
+    assert await migrate(store, to=last.number) == "waits"  # for the server itself, which is of today
+    assert redis_store.get(keys.DATA_VERSION) == str(NEW).encode()
+    redis_store.set(keys.DATA_VERSION, f"{NEW}>{version}")
+    assert await migrate(store, to=last.number) == "waits"
+    assert redis_store.get(keys.DATA_VERSION) == str(version).encode()
 
 
 async def test_a_server_serves_a_tenant_that_begins_to_wait_in_a_busy_partition_out_of_turn(served: Served) -> None:
