@@ -16,7 +16,7 @@ from fairq.celery.tenants import tenant_of
 
 
 def broadcast(info: Connection, exchange: str, message: Message) -> None:
-    """Carry out a broadcast, as far as fairq can. Raises: OperationalError for a task, which nobody would get."""
+    """Carry out a broadcast, as far as fairq can. Raises: OperationalError for a task, which no worker would get."""
     if message["headers"].get("task"):
         raise OperationalError(f"fairq has no broadcast: the exchange {exchange!r} needs another broker")
     body: Any = loads(message["body"], message["content-type"], message["content-encoding"])

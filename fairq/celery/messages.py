@@ -71,7 +71,7 @@ def to_message(queue: str, task: PushedTask) -> Message:
     message: Message = task.payload
     _check(message)
     headers = message["headers"]
-    if "task" in headers:  # else it is none of Celery's
+    if "task" in headers:  # else kombu sent it without Celery
         headers[HEADER] = task.tenant
         headers["eta"] = None  # the task has waited; a worker would hold it while its own clock is behind
     properties = message["properties"]

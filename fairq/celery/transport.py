@@ -1,7 +1,7 @@
 """The transport of kombu: what Celery calls. README.md says how a message becomes a task and back.
 
-Exchanges and bindings are kombu's own, in memory: each process declares those that it uses. A queue that is deleted
-with its process (of replies, events and remote control) is none of fairq's: what is sent to it is dropped.
+Exchanges and bindings are kombu's own, in memory: each process declares those that it uses. fairq does not have
+queues that are deleted with their process (of replies, events and remote control): what is sent to them is dropped.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from fairq.wire import strict_json
 
 
 def read_json(text: str | bytes) -> Any:
-    """Read one JSON value as it is. Raises: ValueError if it is none, is not UTF-8, or would not stay as it is."""
+    """Read one JSON value as it is. Raises: ValueError if it is not JSON, not UTF-8, or would be altered."""
     try:
         return strict_json.read(text.decode() if isinstance(text, bytes) else text)
     except UnicodeDecodeError as error:

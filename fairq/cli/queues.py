@@ -144,7 +144,7 @@ def _say_retries(settings: QueueSettings) -> str:
 
 
 def _value_of(name: str, text: str) -> Any:
-    """Read the value of a setting; what is none is left to its check."""
+    """Read the value of a setting; an invalid one stays a text, which its check refuses."""
     if name == "reserve":
         return parse_percent(name, text)
     if name == "queue_weight":

@@ -57,7 +57,7 @@ class Child:
 
     @classmethod
     def take(cls) -> Child | None:
-        """Return this process as a child, None if it is none; once, for its own children are not."""
+        """Return this process as a supervisor's child; None after the first call, or if it is not one."""
         number, line = os.environ.pop(CHILD, ""), take_line(LINE)
         if line is None or not number.isdecimal():
             return None

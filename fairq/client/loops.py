@@ -1,7 +1,7 @@
 """The event loop that async handlers are written for, by the imports of their modules or by their errors.
 
-An attempt is for what a task meets in its handler. A fault that every task would meet in this worker is the worker's:
-An attempt is for what a task meets in its handler. A fault that every task would meet in this worker is the worker's:
+A task uses up an attempt when its handler fails. A fault that every task would meet in this worker is the worker's: it
+gives its tasks back, which costs them no attempt, and ends.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _loops_in(names: Mapping[str, Any]) -> set[str]:
 
 
 def fault_of(error: BaseException, loop: str, handler: Handler) -> SettingsError | None:
-    """Return the worker's fault if an async handler failed since it waits for what another loop than this one does."""
+    """Return the worker's error if an async handler failed because it is written for another event loop."""
     is_fault = False
     with bearing_its_own_code():
         is_fault = any(_is_of_another_loop(cause, loop) for cause in islice(_causes_of(error), _MOST_CAUSES))

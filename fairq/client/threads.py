@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 from attrs import define, field
 
-from fairq.client.daemons import DaemonThreads
 from fairq.client.timeouts import within
 from fairq.client.traceback_frames import let_frames_go
+from fairq.io.daemon_threads import DaemonThreads
 from fairq.io.event_loop import current_runtime
 from fairq.io.forks import OwnProcess
 from fairq.io.runtime import Runtime
@@ -41,7 +41,7 @@ class Threads:
 
     def __attrs_post_init__(self) -> None:
         self._slots = anyio.CapacityLimiter(self.most)
-        if self.runtime.name == "asyncio":
+        if not self.runtime.has_daemon_threads:
             self._daemons = DaemonThreads(self.runtime)
 
     @property

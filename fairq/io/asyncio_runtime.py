@@ -47,6 +47,7 @@ def asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
         call_from_end=operator.call,
         call_from_thread=call_from_thread,
         call_next=call_next,
+        has_daemon_threads=False,
         poller=_asyncio_poller(loop),
     )
 

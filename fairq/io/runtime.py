@@ -82,6 +82,7 @@ class Runtime:
     call_next: Callable[
         [Callable[[BaseException | None], None]], None
     ]  # at the end of the running step, with its error
+    has_daemon_threads: bool  # a process does not wait for the threads of anyio when it ends
     poller: File | None = None  # the file that the loop waits with; none where a forked process does not share it
 
     @property

@@ -57,6 +57,7 @@ def _make() -> Runtime:
         call_from_end=call_from_end,
         call_from_thread=call_from_thread,
         call_next=call_next,
+        has_daemon_threads=True,
         poller=getattr(context.runner.io_manager, "_epoll", None),
     )
 

@@ -94,7 +94,7 @@ def _optional(name: str, check: Check) -> LineField:
 def _made(value: Any, field: str) -> None:
     at, _, maker = value.partition(" ") if isinstance(value, str) else ("", "", "")
     if not re.fullmatch(r"[0-9]{1,16} ", f"{at} ") or " " not in value:
-        raise _bad(field, f"must be a time and a tenant, or nobody, not {value!r:.80}")
+        raise _bad(field, f"must be a time, a space and a tenant or nothing, not {value!r:.80}")
     OF_TENANT(maker, field)
 
 

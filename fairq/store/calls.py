@@ -132,7 +132,7 @@ class Calls:
         return reply
 
     async def _confirm_entry(self, queue: str, replicas: Replicas) -> None:
-        """Wait until replicas have a queue's entry in the registry: without it nobody looks for its tasks.
+        """Wait until replicas have a queue's entry in the registry: without it no server looks for its tasks.
 
         The entry was written before what the queue's primary has confirmed, but perhaps to another primary.
         """

@@ -287,7 +287,7 @@ class Driver:
         else:
             self._lose(now)
         if self._transport is None:
-            self.session.reconnect_at = now  # it was nobody's failure
+            self.session.reconnect_at = now  # no attempt to connect has failed
 
     def _lead(self, call: Call) -> None:
         """Do the I/O for all that wait until a call is done."""

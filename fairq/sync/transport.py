@@ -44,7 +44,7 @@ class Transport(ConnectSteps):
         return channel is not None
 
     def proceed(self, now: float) -> list[Message]:
-        """Receive; `flush` is to follow. Raises: Disconnected, once all that was received has been returned."""
+        """Receive; call `flush` afterwards. Raises: Disconnected, once all that was received has been returned."""
         channel = self.channel
         assert channel is not None
         try:

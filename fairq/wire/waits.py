@@ -116,7 +116,7 @@ class _WaitExchange(Exchange):
         waits = self.waits.pop(id, ())
         if waits and not self.is_last:
             self.pool.waited -= 1
-            self.pool.waited_of -= Counter((owner_of(id),))  # without those that have none any more
+            self.pool.waited_of -= Counter((owner_of(id),))  # drops tenants that wait no more
         return waits
 
     def _take_all(self) -> list[Wait]:

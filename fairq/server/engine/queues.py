@@ -106,8 +106,8 @@ class Queues:
     async def long_polls_of(self, queue: str, client: Hashable) -> LongPolls:
         """Return the long polls of a queue, listening to its channel from now on.
 
-        Of queues that do not exist the server listens to MAX_UNMADE for each tenant or token, by their names; those
-        who wait for others of them read every POLL_S.
+        For each tenant or token the server listens to MAX_UNMADE queues that do not exist. Requests that wait for
+        further ones read every POLL_S.
         """
         if queue not in self.long_polls:
             if not await self.store.registry.exists(queue):

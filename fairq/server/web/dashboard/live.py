@@ -1,4 +1,4 @@
-"""Pages as streams: the changing part of a page again whenever it changes, rendered once for all who look at it.
+"""Pages as streams: the changing part of a page, sent at each change, and rendered once for all its readers.
 
 At most MAX_STREAMS streams are open, MAX_OWN_STREAMS of one token, each for STREAM_S at most; a page is gathered when
 it is opened and then at most every STEP_S, and at most MAX_GATHERING at a time, so that a hundred tabs cost what a few

@@ -45,7 +45,7 @@ Row = Mapping[str, Any]
 _TENANTS = 200
 _RATED, _TENANTS_ASKED = 30, 8  # queues with rates; tenants of each that are asked for the longest wait
 _SEARCHED, _SEARCH_S = 50, 5.0  # queues that are searched, the busiest ones, and for how long
-_CHANGES = 20  # of the audit, in which the one who paused something is looked for
+_CHANGES = 20  # of the audit, searched for the operator that paused something
 _PAYLOAD_CHARS = 20_000  # of a payload that a page shows
 _HOURS = 24
 

@@ -61,7 +61,7 @@ class Dashboard:
     sessions: Sessions
     templates: Environment = field(init=False)
     renderings: Shared[str] = field(factory=lambda: Shared(KEPT_S, MAX_GATHERING), init=False)
-    streams: Counter[Identity] = field(factory=Counter, init=False)  # that are open, by who looks
+    streams: Counter[Identity] = field(factory=Counter, init=False)  # that are open, by identity
 
     def __attrs_post_init__(self) -> None:
         self.templates = make_environment(is_dev=self.site.operators.app.settings.dev)
@@ -100,7 +100,7 @@ class Dashboard:
         response = HTMLResponse(html, status, _HEADERS)
         session = context.get("session")
         if isinstance(session, Session) and request.cookies.get(COOKIE) != session.cookie:
-            give(response, request, session)  # that of somebody who was signed in without a token
+            give(response, request, session)  # the session began without a token
         return response
 
     async def _guarded(self, request: Request, answer: Callable[[View], Awaitable[Response]]) -> Response:

@@ -111,7 +111,7 @@ def make_connection(
 
 @define(eq=False)
 class Callers:
-    """The connections of the tokens that HTTP requests come with, by the tokens' hashes. `others`: who may not ask."""
+    """The connections of the tokens of HTTP requests, by the tokens' hashes. `others`: the error of other roles."""
 
     app: App
     admission: Admission

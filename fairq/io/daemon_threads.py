@@ -1,7 +1,6 @@
 """Daemon threads, in which functions run under asyncio.
 
-A process waits for anyio's own threads there, even for one that was abandoned and runs on.
-Under trio anyio's threads are daemons.
+A process that ends waits for anyio's own threads under asyncio, even for an abandoned one. Under trio they are daemons.
 """
 
 from __future__ import annotations
