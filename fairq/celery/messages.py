@@ -1,9 +1,9 @@
 """A message of kombu as a task of fairq, and back: the message is the task's payload.
 
-A task has the id of its Celery task. But Celery uses an id again: a running task sends its retry under its own, the
-last task of a chain that has replaced another has the other's, a frozen signature may be sent twice. So what a running
-task sends has a suffix: a retry its number, all else a part of the message's delivery tag. Other tasks have that suffix
-if their id is not new (`clients.enqueue`).
+A task has the id of its Celery task. But Celery reuses ids: a running task sends its retry under its own id, the last
+task of a chain that replaces another has the other's id, and a frozen signature may be sent twice. So a task that a
+running task sends has a suffix: the number of a retry, or else a part of the message's delivery tag. Other tasks have
+that suffix if their id is not new (`clients.enqueue`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ log = Log("fairq.worker")
 T = TypeVar("T")
 
 _CANCELLED = "a handler has cancelled tasks of its worker; no signal came"
-_MAX_SIGNALS = 16  # that wait to be looked at
+_MAX_SIGNALS = 16  # received, and not handled yet
 
 
 def _may_be_ctrl_c() -> bool:
@@ -66,9 +66,9 @@ def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _run_to_its_end(loop: asyncio.AbstractEventLoop, main: Callable[[], Awaitable[T]]) -> T:
-    """Run an async function, also where asyncio leaves its loop since some other task or callback has raised an exit.
+    """Run an async function to its end, even if another task or callback raises an exit, which stops asyncio's loop.
 
-    That is a handler's doing while no signal raises anything. A handler that waits for such a task sees it.
+    Without a signal, a handler has caused that. A handler that waits for such a task gets the exception.
     """
 
     async def run() -> T:

@@ -50,7 +50,7 @@ class Hooks:
         self.has_middleware = True
 
     async def start(self) -> Context:
-        """Call the functions of on_startup, in order; returns their context. Raises: what the first that fails does."""
+        """Call the functions of on_startup, in order; returns their context. Raises: what one of them raises."""
         context = copy_context()
         for hook in self.startup:
             await _call(hook, context)

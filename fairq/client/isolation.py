@@ -1,22 +1,21 @@
-"""Keeps handlers apart: one leaves nothing that the next one sees, or that acts on it.
+"""Keeps handlers apart: a handler leaves nothing behind that the next one sees, or that acts on it.
 
-A scheduler task of its own for each handler would see to that. It would add half to what the worker does for a short
-one. So a runner runs many handlers in one scheduler task and its context, a copy of what on_startup left, for as long
-as both are untouched.
+A scheduler task for each handler would ensure that, but cost half as much again for a short handler. So a runner runs
+many handlers in one scheduler task and its context, a copy of the one that on_startup left, while both are untouched.
 
-| a handler has left | which is seen as | in the |
+| a handler has left behind | how that is noticed | in the |
 |---|---|---|
-| a context variable, even if it is set back | another map of variables: they never change in place | context |
-| what uses the very context later, not a copy | one more reference | context |
-| asyncio: the task's name, an attribute of it, a count of cancellations | just that | task |
-| asyncio: what cancels it later, as a timer or an open timeout does; what is kept for it | one more reference | task |
-| trio: an open cancel scope or nursery, the task's name | just that | task |
+| a context variable, even one that was set back | another map of variables: they never change in place | context |
+| a callback that uses the context itself later, not a copy | one more reference | context |
+| asyncio: another name or attribute of the task, a count of cancellations | by a comparison | task |
+| asyncio: a timer or an open timeout that cancels the task later; objects kept for it | one more reference | task |
+| trio: an open cancel scope or nursery, another name of the task | by a comparison | task |
 
 - In the context: the runner runs each further handler in a fresh context of its own.
 - In the task: the runner ends, and another one takes its place, in a new scheduler task.
 
-Decimal's context does change in place. If on_startup has left one, each copy of the context has one of its own, and so
-another map: as if a handler had left it.
+Decimal's context does change in place. If on_startup has left one, each copy of the context gets its own, and so
+another map, as if a handler had changed it.
 
 A plain handler's thread runs it in a copy of the fresh context. Thread-locals stay.
 """

@@ -106,17 +106,17 @@ class Handler:
         return await (within(limit_s, call) if self.is_async else threads.run(self._in_thread, task, limit_s))
 
     async def _around(self, middleware: Iterator[Around], task: Any, threads: Threads, limit_s: float) -> Any:
-        for enter in middleware:  # the others within it: a stack of contextlib's would keep what they raise
+        for enter in middleware:  # nested calls, since an ExitStack would keep what they raise
             async with enter(task):
-                with OwnProcess():  # what is around is the parent's
+                with OwnProcess():  # a forked child does not run the code around it
                     return await self._around(middleware, task, threads, limit_s)
-            return None  # it has taken the error
+            return None  # the middleware suppressed the error
         if not self.is_async:
             return await threads.run(self._in_thread, task, limit_s)
         with ExitStack() as stack:
             self._enter(stack, task)
             return await within(limit_s, partial(self.function, task))
-        return None  # one of them has taken the error
+        return None  # a middleware suppressed the error
 
     def _call(self, task: Any) -> Any:
         if not self.hooks.inside:
@@ -129,7 +129,7 @@ class Handler:
     def _enter(self, stack: ExitStack, task: Any) -> None:
         for enter in self.hooks.inside:
             stack.enter_context(enter(task))
-            stack.enter_context(OwnProcess())  # what is around is the parent's
+            stack.enter_context(OwnProcess())  # a forked child does not run the code around it
 
     async def _typed(self, payload_type: PayloadType, task: Any, threads: Threads) -> Any:
         """Return the task with its payload converted to the function's type; a long payload in a thread."""

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 async def _nowhere(*_: Any) -> str:
-    raise BadRequest("only a worker gives tasks that can enqueue", field="task")
+    raise BadRequest("only tasks that a worker runs can enqueue", field="task")
 
 
 @define(eq=False)
 class Links:
     """The tasks that one attempt has enqueued so far.
 
-    `queue`, `id` and `enqueued_at_ms` are those of the task, and name it in each attempt: an id that is used again is
-    another task, so its links are others too. `enqueue(target, task)` stores a task at once.
+    `queue`, `id` and `enqueued_at_ms` are those of the task, and the same in each attempt. They differ if an id is used
+    again, for another task, which has other links. `enqueue(target, task)` stores a task at once.
     """
 
     queue: str = ""
@@ -37,7 +37,7 @@ class Links:
     enqueue: Callable[[str, NewTask], Awaitable[str]] = _nowhere
     found: list[Link] = field(factory=list, init=False)
     is_over: bool = field(default=False, init=False)
-    unawaited: int = field(default=0, init=False)  # calls of `Task.enqueue` that nothing has awaited
+    unawaited: int = field(default=0, init=False)  # calls of `Task.enqueue` that were not awaited
     _calls: dict[str, int] = field(factory=dict, init=False)  # by target
 
     def _next_id(self, target: str) -> str:

@@ -1,7 +1,7 @@
 """The runners of a worker, and the tasks that it holds.
 
 As many runners as `concurrency` run one task after the other, each in a scheduler task of its own. If a lease is lost,
-or a handler has left something for the next (`fairq.client.isolation`), that ends, and another runner takes its place.
+or a handler has left something for the next (`fairq.client.isolation`), the runner ends, and another takes its place.
 What a handler returns or raises decides the settlement: see `fairq.client.handlers.settlement_of`.
 
 | a task | is in | until |
@@ -52,9 +52,9 @@ Running = tuple[OwnTask, PushedTask]  # a running task, and its runner
 # A task that waits for a slot: its queue, itself, and the end of its time by the clock of the event loop, or later.
 Waiting = tuple[str, PushedTask, float]
 
-BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
-_SEND_TURNS = 16  # how long a task waits for settlements to be sent: they are unless the socket is full
-ASK_S = 30.0  # how long the answers to what a handler asks for are waited for
+BURST = 32  # tasks that a runner runs before it yields to the others and the connection
+_SEND_TURNS = 16  # how many turns a task waits for settlements to be sent: only if the socket is full
+ASK_S = 30.0  # how long to wait for the answer to a handler's request
 
 
 @define(eq=False)

@@ -51,7 +51,7 @@ class Reject(Portable):
 
 
 async def _no_results(_: str | None) -> Any:
-    raise BadRequest("only a worker gives tasks that can read results", field="task")
+    raise BadRequest("only tasks that a worker runs can read results", field="task")
 
 
 def _in_event_loop(method: F, *, must_run: bool = False) -> F:

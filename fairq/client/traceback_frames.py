@@ -1,8 +1,8 @@
-"""Lets go the frames of what a handler raised: what they hold is free when the task has ended.
+"""Clears the frames of a handler's exception, so that what they hold is freed when the task has ended.
 
-A traceback names frames, and a frame often has the exception that names it, or one that led to it: the worker's own
-frames, those of contextlib, of asyncio's and anyio's task groups, and handlers' do. Such a circle waits for Python's
-collector, with all that the handler had. So the worker that takes an exception out of a handler lets its frames go.
+A traceback refers to frames, and a frame often refers back to the exception, or to one that led to it: the worker's own
+frames do, those of contextlib, of asyncio's and anyio's task groups, and handlers'. Such a cycle, with all that the
+handler had, is only freed by Python's garbage collector. So the worker clears the frames of exceptions that it catches.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def let_frames_go(error: BaseException) -> None:
         BaseException.with_traceback(error, None)
         while frames is not None:
             if _has_ended(frames.tb_frame):
-                with suppress(RuntimeError):  # Python's own word on it, where it has one
+                with suppress(RuntimeError):  # it runs or is suspended, on Pythons that check
                     frames.tb_frame.clear()
             frames = frames.tb_next
 
 
 def _has_ended(frame: FrameType) -> bool:
-    """True unless a frame runs or is suspended: only then the collector sees what it holds, such as its code.
+    """True unless a frame runs or is suspended: only then does the collector see what it holds, such as its code.
 
-    To clear a suspended one would end what goes on elsewhere.
+    Clearing a suspended frame would end a generator or coroutine that is used elsewhere.
     """
     return any(each is frame.f_code for each in get_referents(frame))

@@ -1,8 +1,8 @@
 """Typed payloads: a handler that is annotated `Task[Welcome]` gets a `Welcome` as its task's payload.
 
-cattrs makes it: an attrs class, dataclass, TypedDict, or anything else that it can make from JSON. Nothing is
-coerced: text is no number, and a list is no object. Keys that a class does not have are ignored, so that producers may
-send a new field while older workers still run.
+cattrs converts it, to an attrs class, dataclass, TypedDict, or any other type that it supports. Nothing is coerced: a
+text is not accepted as a number, nor a list as an object. Keys that a class does not have are ignored, so that
+producers may send a new field while older workers still run.
 
 A payload of more than MAX_VALUES values is made in a thread.
 """

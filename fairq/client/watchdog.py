@@ -1,8 +1,8 @@
 """Warns of handlers that block the event loop: while one does, no other task runs and no lease is renewed.
 
-A thread looks now and then at what the event loop's thread runs. That costs tasks nothing, and wakes no idle loop. Only
-where it finds a handler, it asks the loop for a sign of life; a handler that still runs after BLOCKED_S without one has
-blocked it for so long.
+A thread looks now and then at what the event loop's thread runs. That costs tasks nothing, and wakes no idle loop. If
+it finds a handler, it asks the loop to answer. A handler that still runs after BLOCKED_S without an answer has blocked
+the loop for that time.
 """
 
 from __future__ import annotations

@@ -64,9 +64,9 @@ class WorkerRun:
     fault: FairqError | None = field(default=None, init=False)  # of the worker, not of a task: it ends
     rest: Event | None = field(default=None, init=False)  # set while a task waits until nothing is held
     ended: Ended = field(default="", init=False)  # why it takes no more tasks: the first reason
-    is_cancelled: Callable[[], bool] = field(default=is_cancelled, init=False)  # a handler, from outside of it
+    is_cancelled: Callable[[], bool] = field(default=is_cancelled, init=False)  # asked by a handler
     is_leaving: bool = field(default=False, init=False)  # all handlers are cancelled
-    has_rested: bool = field(default=False, init=False)  # no task has come since it was asked whether there are any
+    has_rested: bool = field(default=False, init=False)  # nothing was held, and no task has come since
 
     def __attrs_post_init__(self) -> None:
         app = self.app
@@ -75,7 +75,7 @@ class WorkerRun:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
         check_int(app.concurrency, "concurrency", 1, MAX_CREDIT)
         check_int(app.prefetch, "prefetch", 0, MAX_CREDIT - app.concurrency)
-        # More may have begun than run: the slot of an ended task does not wait for its settlement to be sent.
+        # More tasks may have begun than run: a slot is free before the settlement of its last task is sent.
         most_begun = app.concurrency + min(app.concurrency, app.prefetch // 2) if app.prefetch else 0
         session = WorkerSession(
             worker=app.name, queues=queues, credit=app.concurrency + app.prefetch, most_begun=most_begun,
@@ -187,7 +187,7 @@ class WorkerRun:
         return is_first
 
     def _threads_changed(self) -> None:
-        """Offer no slot that an abandoned thread still has; while there is one, hold no task without a slot."""
+        """Offer no slots that abandoned threads still use; while there are any, hold no task that waits for a slot."""
         if self.is_stopping:
             return
         if abandoned := self.threads.abandoned:

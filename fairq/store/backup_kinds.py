@@ -58,9 +58,9 @@ _TOKEN = {each.name for each in fields(TokenRecord)}
 class Kind(NamedTuple):
     """A kind of line.
 
-    `check` checks the rules between its fields. `things` are those that only this line may define; `seeks` are those
-    that it refers to, by field. `tenant` names the field that says whose it is, and the tenant: empty if it is of the
-    whole queue.
+    `check` checks the rules between its fields. `things` returns what only this line may define, `seeks` what it refers
+    to, by field. `tenant` returns the field that names the line's tenant, and the tenant: empty if it is of the whole
+    queue.
     """
 
     fields: list[LineField]

@@ -1,6 +1,6 @@
 """The embedded store: a Valkey that runs as a child process, durable by default.
 
-It listens on a unix socket only, keeps its data in the data directory, where other local users may read nothing, is
+It listens on a unix socket only, keeps its data in the data directory, which other local users cannot read, is
 restarted if it dies, and is stopped cleanly.
 The wheel's Valkey is built with libc's allocator, which costs it a fifth of its time. jemalloc takes its place where
 the system has it: the dynamic linker skips a library that is missing.
@@ -40,7 +40,7 @@ else:
 log = structlog.get_logger("fairq.store")
 
 LOAD_S = 1800.0  # for reading its data; a disk gives some 100 MB in a second
-SILENT_S = 30.0  # meanwhile; it answers after each 1,024 commands that it has read
+SILENT_S = 30.0  # while it reads; it answers after every 1,024 commands
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 10.0
 _AGAIN_S = 1.0  # after a start that failed

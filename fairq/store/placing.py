@@ -1,7 +1,7 @@
 """Places the lines of a backup anew: after its restore a queue has another number of partitions.
 
-Each line of a tenant goes to the place where that tenant lives then. What a place has once is joined: settings, and
-what holds for all tenants, are those of the first place, as callers see them; counts and histories are added up.
+Each line of a tenant goes to the tenant's new place. What each place has once is joined: settings, and limits and the
+like for all tenants, are those of the first place, as callers see them; counts and histories are added up.
 
 Three things mean something in their own place only:
 
@@ -11,7 +11,7 @@ Three things mean something in their own place only:
 - *Time and virtual time* count from the place's origin and level. All new places have those of one old place, or the
   earliest, and each account and lease is moved by the difference.
 
-The new places are written as under repair, so the time from the backup to the repair counts as nobody's service.
+The new places are written as under repair, so the time from the backup to the repair counts as no tenant's service.
 """
 
 from __future__ import annotations

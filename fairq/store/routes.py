@@ -3,13 +3,13 @@
 A method of the store is written for one place, and marked with its route. Callers name the queue; those that work on
 one place (a dispatcher, the ticker) name that. A queue with one partition costs one look into a dictionary.
 
-While a primary is away, the places that it has do not answer. A reader that can use the answers of the others gives
-`away`: then those places are noted there, with the error, and left out. It is raised if no place answers, and for all
-other callers. What all places have alike is read from the first one that answers.
+While a primary is away, its places do not answer. A reader that can use the answers of the others gives `away`: then
+the missing places and their errors are noted there. If no place answers, and for other callers, the error is raised.
+What all places have alike is read from the first one that answers.
 
 A change of what all places have alike begins in the first one, which decides: if it refuses the change, or is away,
 nothing is changed. Then the others get it, whatever version theirs has. If some of these cannot be reached, the outcome
-is unknown. The same change again goes on, since the first place has it already.
+is unknown. Repeating the change completes it, since the first place has it already.
 """
 
 from __future__ import annotations

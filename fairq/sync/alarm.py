@@ -32,13 +32,13 @@ class Alarm:
             self._theirs.send(b"\0")
 
     def fileno(self) -> int:
-        """Return the number of the file that can be read when it rings, for an event loop."""
+        """Return the number of a file that is readable when it rings, for an event loop."""
         return self._ours.fileno()
 
     def wait(self, socks: Mapping[int, bool], *, seconds: float) -> None:
         """Wait until a socket has something to read (or room, if wanted), until the time is up, or until it rings.
 
-        `socks`: file numbers, and whether room is wanted. Another thread may close one meanwhile, and is to ring then.
+        `socks`: file numbers, and whether room is wanted. A thread that closes one meanwhile must ring.
         """
         if wait_ready(self._ours.fileno(), socks, seconds=max(0.0, min(seconds, _LONGEST_S))):
             with suppress(BlockingIOError):

@@ -1,7 +1,7 @@
 """All queues in memory, the clock, and the handlers that run when the test says so.
 
-Time is virtual: it goes on with the event loop's clock, be that the real one or trio's `MockClock`, and where nothing
-runs and something is due later, it jumps there at once. Only the service's time jumps: deadlines do not notice.
+Time is virtual: it follows the event loop's clock, which may be trio's `MockClock`. When nothing runs, and something is
+due later, it jumps there at once. Only the service's time jumps: deadlines do not.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every call is idempotent on ids that are fixed before it is first sent, so a call without an answer is sent again on the
 next connection. After a refusal, one frame of the queue is sent outside the window, MAX_APART in all: a server needs
 seconds to notice that its store is away. Until it has, frames without an answer for LATE_S leave the window, so that
-those of other queues do not wait for one primary of the store; tasks count for their own queue still.
+the frames of other queues do not wait for one primary of the store. Their tasks still count for their own queue.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fairq.wire.waits import Wait, Waits
 MAX_APART = 32
 LATE_S = 0.1
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
-SWEEP_CALLS = 100  # after this many new calls, plus as many as wait, the rest of done calls is dropped
+SWEEP_CALLS = 100  # done calls are dropped after this many new calls, plus as many as wait
 _Counted = type[Exchange] | Key | None  # where a frame under way counts: a window, the late ones of a key; None: apart
 _OF_SERVER = frozenset({Draining.code, TooMany.code})  # refusals that concern every queue
 

@@ -102,7 +102,7 @@ class WorkerSession(ClientSession):
     started_at_ms: int = 0  # 0: its name is not kept across restarts
     settled: Callable[[str, Sequence[Settlement], Sequence[str]], None] = _ignore  # queue, outcomes
     dropped: Callable[[str, Settlement, FairqError], None] = _ignore  # queue, what is invalid, why
-    sent_credit: int | None = field(default=None, init=False)  # that the server knows, or soon will; None: none
+    sent_credit: int | None = field(default=None, init=False)  # the last credit that was sent; None: none was
     has_asked: bool = field(default=False, init=False)  # some server was asked to attach it
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)
@@ -110,16 +110,16 @@ class WorkerSession(ClientSession):
     # By line: a queue, or a partition of it: a frame of settlements waits for one primary of the store alone.
     settlements: defaultdict[str, deque[Settlement]] = field(factory=lambda: defaultdict(deque), init=False)
     unsettled: int = field(default=0, init=False)
-    shortest_s: float = field(default=float("inf"), init=False)  # lease since nothing was held
+    shortest_s: float = field(default=float("inf"), init=False)  # the shortest lease since nothing was held
     lost: list[HeldLease] = field(factory=list, init=False)
     cancelled: set[HeldLease] = field(factory=set, init=False)  # those of `lost` that were cancelled
     stale_settlements: list[HeldLease] = field(factory=list, init=False)
-    has_renewed: bool = field(default=False, init=False)  # since the driver has set it back
+    has_renewed: bool = field(default=False, init=False)  # since the driver reset it
     clock: ServerClock = field(factory=ServerClock, init=False)
     watch: Watch = field(factory=Watch)
-    _all_sure_until: float = field(default=inf, init=False)  # all held leases, at least; found anew at each look
-    _sure_until: float = field(default=-inf, init=False)  # and the worker has not stood still
-    _doubted_at: float = field(default=float("-inf"), init=False)  # a renewal that was sent before confirms nothing
+    _all_sure_until: float = field(default=inf, init=False)  # until when all held leases are sure, at least
+    _sure_until: float = field(default=-inf, init=False)  # the same, or when the worker stands still
+    _doubted_at: float = field(default=float("-inf"), init=False)  # a renewal that was sent earlier confirms nothing
     # Settlements that share no frame, by queue, id and lease; since when.
     alone: dict[tuple[str, str, int], float] = field(factory=dict, init=False)
     due_at: float = field(default=float("inf"), init=False)  # before this time no lease needs action

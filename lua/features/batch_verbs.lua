@@ -7,10 +7,10 @@ local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at
 local CALLBACK_NAME_BYTES = 64  -- all fields that later versions add to a batch share 255 bytes
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
---   argv  3 tenant  4 id (1..229 bytes)  5 max_running (0: no limit)  then payloads of callback tasks, each may be
---         empty: 6 when it is complete  7 when it is and all its tasks were done  8 when the first is dead  9 1 for an
---         event in its tenant's feed when it is complete, else 0  10, 11, 12 the callback tasks' names, each may be
---         empty; all three may be left out
+--   argv  3 tenant  4 id (1..229 bytes)  5 max_running (0: no limit)  then the payloads of its callback tasks (each may
+--         be empty): 6 when the batch is complete  7 when it is complete and all its tasks were done  8 when its first
+--         task is dead  9 1 for an event in its tenant's feed when it is complete, else 0  10, 11, 12 the names of the
+--         callback tasks (each may be empty; all three may be left out)
 --   out   "ok" | "duplicate" (the batch exists: unchanged). Refused with `quota_exceeded` where the tenant would
 --         keep too much.
 function writes.open_batch(keys, args)
@@ -76,11 +76,11 @@ function reads.batches(keys, args)
   return out
 end
 
--- list_batches(keys, argv): a page of the batches, in no order. One that is there all the while comes at least once.
+-- list_batches(keys, argv): a page of the batches, in no order. A batch that stays throughout comes at least once.
 --   argv  3 tenant (empty: all)  4 state (open, closed, complete; empty: any)  5 cursor ("0" to begin)  6 count
 --         (1..500)
 --   out   next cursor ("0" at the end), then per batch: id, row as in `batches`. About `count` batches; fewer, or none,
---         where few of the 500 or so that the call looked at are wanted.
+--         if few match of the 500 or so that the call looked at.
 function reads.list_batches(keys, args)
   local call, cursor, out, looked = {prefix = keys[1] .. ':'}, args[5], {}, 0
   local count = check_whole(args[6], 'count', 1, TASKS_PER_CALL)

@@ -2,9 +2,9 @@
 --
 -- Repair (operate/repair.lua): puts the tasks that were set aside into their places, tenant by tenant.
 
-local PLACES_PER_CALL = 64  -- tasks, or tenants, that get theirs
+local PLACES_PER_CALL = 64  -- tasks, or tenants, that one call puts into their places
 
--- A run says of its task what the record says, and has no deadline of its own.
+-- Makes a run agree with its task's record; its lease gets the deadline of its bundle.
 local function mend_run(call, account, id, run, header, bytes)
   local of_error = errors.bytes_of(run.error)
   run.tag, run.features, run.bytes, run.is_extended = account.tag, header.features, bytes + of_error, 0

@@ -2,8 +2,8 @@
 --
 -- The steps of a repair (operate/repair.lua), in order; each does a page and returns the next cursor, nil at its end.
 --
--- A page has 64 elements, and 4 where they may be long; of a hash that is small, which the store returns whole, up to
--- 512 short ones. A page of the search for keys looks at 500.
+-- A page has 64 elements, or 4 where they may be long. The store returns a small hash whole: then a page has up to 512
+-- short ones. A page of the search for keys looks at 500.
 --
 -- A tenant's tasks are not put into their places (operate/repair_places.lua) as they are found, but first into
 -- `repair:tasks:<tenant>`, in the order in which they were enqueued; leased ones come before all others, since they

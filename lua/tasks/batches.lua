@@ -68,7 +68,7 @@ function batches.of_task(call, id)
   return batch.created_at == asked.opened_at and batch or nil  -- else it is a later one of that name
 end
 
--- The id of the task that calls back. Its payload stands in `payloads` from the opening of the batch on; BATCH says how
+-- The id of a callback task. Its payload stands in `payloads` from the opening of the batch on; BATCH says how
 -- long it is.
 function batches.callback_id(id, batch, event)
   return string.format('%s-%s-%.0f', id, event, batch.created_at)

@@ -3,13 +3,13 @@
 -- Leases: a worker's right to a task until a deadline.
 --
 -- What one claim takes is a *bundle*: one number, one entry in `leases` with the deadline, one record in `bundles` that
--- names the tasks. The number is the fence: (id, lease) opens a lease, and never a later one of the same id, since no
--- number is given twice, not even after a failover to a store that has lost the last ones (time has gone on).
+-- names the tasks. The number is the fence: (id, lease) opens one lease, and never a later one of the same id. No
+-- number is given twice, not even after a failover to a store that lost the last ones, since numbers grow with time.
 -- A lease that is extended has a deadline of its own, in `extended`. Deadlines count from `queue.origin`.
 --
--- A *run* in `runs` is what changes of a task: its lease, its attempts. It is there from the first lease on, also while
--- the task waits for its next attempt: `began_at` then says since when it is ready, or when it will be, and `lasts` how
--- many seconds before that the wait began.
+-- A *run* in `runs` is the part of a task that changes: its lease, its attempts. It exists from the first lease on.
+-- While the task waits for its next attempt, `began_at` says since when it is ready, or when it will be, and `lasts`
+-- how many seconds before that the wait began.
 
 -- run.state: leased (perhaps asked to stop), or how the last lease ended. It distinguishes a repeated settlement from a
 -- late one.

@@ -6,8 +6,8 @@
 -- tasks/group_order.lua), delayed (a sorted set per tenant, score start_at_ms), pending (tasks/batches.lua), leased
 -- (tasks/leases.lua), dead (`dead`).
 
-local STEP = 2 ^ -10  -- between the scores of two delayed tasks of one ms: doubles are exact to it until 2248
-local SPREAD_MS = 16  -- over which the tasks of one start may be spread: 16,384 of them are in order
+local STEP = 2 ^ -10  -- between the scores of tasks due in one ms; doubles hold it exactly until 2248
+local SPREAD_MS = 16  -- that tasks with one start may spread over: 16,384 of them stay in order
 
 places.NO_RUN = {attempt = 0, lease = 0, lost_leases = 0, error = ''}  -- of a task that was never leased
 
@@ -23,8 +23,8 @@ local function next_score(waiting, start_at)
   return score
 end
 
--- Makes scores of starts, each with an id behind it: the start in ms, and a fraction for the order of those of one
--- start. (A set of Redis has those of one score in the order of their ids.)
+-- Turns starts, each followed by an id, into scores: the start in ms, and a fraction that orders tasks with the same
+-- start. (A sorted set would order members with the same score by their ids.)
 local function line_up(waiting, starts)
   local scores = {}
   for i = 1, #starts, 2 do
@@ -35,8 +35,8 @@ local function line_up(waiting, starts)
 end
 
 -- Puts tasks where they wait for their start. `starts`: start and id of each, alternately. The sorted set `due`
--- holds each tenant's earliest start, so that the ticker visits tenants, not tasks. `set`: another one than `delayed:`,
--- with scores of that.
+-- holds each tenant's earliest start, so that the ticker visits tenants, not tasks. `set`: in place of `delayed:`; then
+-- `starts` has scores already.
 function places.put_delayed(call, account, starts, set)
   if not set then line_up(call.prefix .. 'delayed:' .. account.name, starts) end
   local first = starts[1]

@@ -37,8 +37,8 @@ local function end_options(call, account, id, how, attempt)
   task_options.drop(call, account, id, how == 'done')
 end
 
--- Forgets a task that was cancelled. Its id is remembered with the lease, if its own owner ended it; else with 0, so
--- that the owner's settlement is stale.
+-- Forgets a task that was cancelled. Its id is remembered with its lease if the lease's owner ended it. Otherwise it is
+-- remembered with 0, so that the owner's settlement is stale.
 function settlements.cancel(call, account, id, lease, attempt, features)
   records.mark(call, id, 'cancelled', lease, features)
   call.queue.cancelled = call.queue.cancelled + 1

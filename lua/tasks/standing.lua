@@ -2,11 +2,11 @@
 --
 -- The state of each task.
 
-local EARLIEST = 2 ^ 40  -- a time; a lower `began_at` of a run that waits is of an earlier build, and says nothing
+local EARLIEST = 2 ^ 40  -- a time; an earlier build wrote a lower `began_at` for a run that waits: then it is unknown
 
--- Since when a ready task has been so (0: that is not known): since it was enqueued, or its start. If it has a run,
--- that says since when instead: an attempt has ended, a dead letter was replayed, or the clock has gone back. If it
--- waited for a batch slot, its options say when it got that.
+-- Since when a ready task has been ready (0: unknown): since it was enqueued, or since its start. If it has a run, the
+-- run has that time: an attempt ended, a dead letter was replayed, or the clock went back. If it waited for a batch
+-- slot, its options have the time at which it got one.
 function standing.ready_since(call, id, header, run)
   local since = run and run.began_at or math.max(header.enqueued_at, header.start_at)
   return since >= EARLIEST and math.max(since, task_options.of(call, id).ready_at) or 0

@@ -3,7 +3,7 @@
 -- Taking the next ids of a tenant. A claim reads all that it needs before it writes anything: ids are only counted as
 -- taken, also for what the same call reads next, until `takes.write`.
 
--- Takes up to `wanted` ids of a tenant that are of no group; where a priority is given, only of more urgent ones.
+-- Takes up to `wanted` ids of a tenant's tasks without a group; `before`: only those more urgent than this priority.
 function takes.loose(call, tenant, wanted, before)
   local at, all, ids = priorities.ready_key(call, tenant), call.taken, nil
   local taken = all[at] or 0

@@ -168,9 +168,9 @@ end
 
 -- Makes up to `wanted` picks. They are in order, as columns: pick i is of the tenant with the tag tenants[i], and
 -- with `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed.
--- Each tenant that is taken is served or repays a loan, so those behind the first `most` times are not taken: once
--- one has been left out, since all picks that are left are kept, only those with room are. Returns also whether it
--- found nothing to do, and whether that is since the free slots are kept for tenants that have nothing running.
+-- Each tenant that is taken is served or repays a loan, so none behind the first `most` times is taken. Once one is
+-- left out because the remaining picks are kept for others, only tenants with room are taken. Also returns whether it
+-- found nothing to do, and whether that is because the free slots are kept for tenants that have nothing running.
 function picks.round(call, wanted)
   local queue, woken, has_popped = call.queue, read_woken(call, wanted)
   local is_full = queue.reserve > 0 and reserve.is_full(call)
@@ -203,7 +203,7 @@ function picks.unpick(call, round, i, ready_again)
   seats.recount(call, account)
 end
 
--- The pick of a tenant goes to its next task: the one that it was for is ready no more.
+-- Moves the pick of a tenant to its next task: the task that it was for is not ready any more.
 function picks.skip(call, account)
   account.ready, call.queue.ready = account.ready - 1, call.queue.ready - 1
   if account.ready == 0 then seats.recount(call, account) end
@@ -216,10 +216,10 @@ function picks.pass_over(call, account)
   call.passed_over[account] = true
 end
 
--- Returns the ids of the picks' tasks. A pick that finds none is taken back: a call failed half way.
+-- Returns the ids of the picks' tasks. A pick that finds no task is taken back: an earlier call failed half way.
 function picks.take(call, round)
   local tenants, names, moves, opened = round.tenants, round.names, round.moves, call.accounts
-  local counts, ids_of, ids, n = {}, {}, {}, 0  -- of a tenant: its picks, and once its ids are read, those given
+  local counts, ids_of, ids, n = {}, {}, {}, 0  -- by tenant: its picks, and the ids of its tasks once they are read
   for i = 1, round.count do
     local tag = tenants[i]
     counts[tag] = (counts[tag] or 0) + 1

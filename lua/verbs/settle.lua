@@ -5,10 +5,10 @@
 
 -- How many arguments each action has:
 local ARGUMENTS = {ack = 4, nack = 6, reject = 5, release = 5, reap = 3, lose = 3, lose_alone = 3, extend = 3, take = 3}
--- Actions that are as much work as HEAVY_WORK others; so are a release with a delay, and all of tasks with options:
+-- Actions that cost as much as HEAVY_WORK others. So do a release with a delay, and all actions on tasks with options.
 local HEAVY = {nack = true, reject = true}
 local HEAVY_WORK, WORK_PER_CALL = 8, 300  -- beyond which a call leaves the rest to the next
-local LATE_MS = 1000  -- a call that took longer to come than clocks may differ
+local LATE_MS = 1000  -- a call that arrives later was delayed: clocks differ by less
 
 -- Reads the number of a lease and, if it is part of the fence, how often the lease was taken over.
 local function read_fence(text)

@@ -10,10 +10,10 @@ local MOVES_PER_TICK = 40   -- tasks that a call promotes
 local LIGHT_PER_TICK = 125  -- entries that the light jobs trim, finish or let in
 local ENDS_PER_TICK = 80    -- tasks that a call buries, reaps or deletes
 local IDS_PER_TICK = 2000   -- ids of bundles that are searched for leases that have run out
-local MARKS, SEATS = 4, 1   -- as much work as a task: marks that are forgotten, accounts that are swept over
+local MARKS, SEATS = 4, 1   -- that cost as much as a task: forgotten marks, swept accounts
 local LEAST_SEATS = 16      -- a page of fewer accounts is not worth its scan
 local TURN_MS = 50          -- how long a server's turn to promote lasts after its tick
-local OF_SERVERS = {fires = true, opening_changes = true}  -- jobs that a tick leaves to servers
+local OF_SERVERS = {fires = true, opening_changes = true}  -- jobs that a tick leaves to the servers
 
 -- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, of many the first
 -- LEAST_EACH, and one that has more due tasks goes behind the other due tenants: a million tasks due at midnight delay

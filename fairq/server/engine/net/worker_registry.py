@@ -52,7 +52,7 @@ log = structlog.get_logger("fairq.server")
 
 _WRITE_S = 20.0  # how often the list of workers is written, even if it has not changed
 _RENEW_S, _KEEP_MS = 3.0, 9_000  # how often its expiry is put off, and until when
-_REPEATS, _REPEAT_S = 60, 1.0  # of an order to drain: how many at most, and the time between two
+_REPEATS, _REPEAT_S = 60, 1.0  # of an order to drain: the most repeats, and the time between them
 _LAST = float("inf")  # greater than the number of any attach
 _GATHER_S = 0.5  # between a change and the next write, to gather more changes
 

@@ -1,9 +1,9 @@
 """The counts of this server for each queue since it started: sums that only grow, for /metrics. No I/O.
 
-Of each queue at most NAMED tenants have a tally of their own, all others share one. A tenant that comes to have much
-traffic takes the place of the one that has the least. What the others' tally has of it stays there, and its own begins
-at nothing; the tally of the other tenant ends, and if it comes back later, begins at nothing too. So each tally only
-grows, none counts anything twice, and the sum of their rates is the queue's.
+At most NAMED tenants of a queue have a tally of their own; all others share one. A tenant whose traffic grows replaces
+the one with the least. What the shared tally has counted of it stays there, and its own tally begins at 0. The tally of
+the replaced tenant ends, and begins at 0 again if the tenant comes back. So each tally only grows, nothing is counted
+twice, and the sum of their rates is the queue's.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ of others. A caller waits behind one tick at most: one server at a time promotes
 Queues in which something is known to be due are ticked first. The floor gets the rest of a batch, at least one tick of
 TICKS_AT_ONCE: so 10,000 idle queues delay a queue with a due task by one batch, and are looked at all the same.
 
-Each primary of the store has batches of its own: one that stands still holds up the ticks of its own queues alone. A
-queue whose slot has moved is found out after its next tick.
+Each primary of the store has batches of its own: one that stands still delays only the ticks of its own queues. That a
+queue's slot has moved is noticed after its next tick.
 """
 
 from __future__ import annotations
