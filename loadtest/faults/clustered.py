@@ -152,6 +152,9 @@ class Clustered(Stores):
     def _links(self) -> list[Link]:
         return [node.link for node in self.nodes]
 
+    def kept(self) -> dict[str, Kept]:
+        return {f"node {n}": node.kept for n, node in enumerate(self.nodes)}
+
     def deeds(self) -> dict[str, Deed]:
         """Return the faults, by name."""
         links: Mapping[str, Deed] = of_links("the link to a node", self._links, self.draws)

@@ -43,9 +43,12 @@ def of_links(name: str, links: Callable[[], Sequence[Link]], draws: Random) -> d
     def fault(begin: Callable[[Link], None], seconds: float = STOPPED_S) -> Deed:
         async def do() -> float:
             link, began = await used(links, draws), trio.current_time()
+            before = link.hindered
             begin(link)
             await trio.sleep(seconds)
             link.heal()
+            if seconds and link.hindered == before:
+                raise RunFailed(f"nothing came on {name} in {seconds:g} s")
             return began
 
         return do
@@ -72,9 +75,9 @@ def of_links(name: str, links: Callable[[], Sequence[Link]], draws: Random) -> d
 
 
 async def used(links: Callable[[], Sequence[Link]], draws: Random) -> Link:
-    """Choose a link that has a connection. Raises: RunFailed."""
+    """Choose a link that something passes through. Raises: RunFailed."""
     with trio.move_on_after(_LOST_S):
         while not (found := [link for link in links() if link.is_used]):  # noqa: ASYNC110 - another process connects
             await trio.sleep(0.05)
         return draws.choice(found)
-    raise RunFailed(f"no connection came in {_LOST_S:g} s")
+    raise RunFailed(f"nothing came on any link in {_LOST_S:g} s")

@@ -47,11 +47,12 @@ class HttpWorker:
     def __attrs_post_init__(self) -> None:
         self._next = itertools.cycle(self.urls)
 
-    async def _ask(self, path: str, body: Any) -> tuple[Any, bool]:
-        """Ask one server after the other until one answers; return that, and whether others may have done it too."""
+    async def _ask(self, path: str, body: Any) -> tuple[Any, bool, float]:
+        """Ask one server after the other until one answers; return that, if others may have done it too, and when."""
         for tries in itertools.count():
+            asked_at = time.time()
             try:
-                return await trio.to_thread.run_sync(_post, next(self._next), path, body), tries > 0
+                return await trio.to_thread.run_sync(_post, next(self._next), path, body), tries > 0, asked_at
             except (OSError, HTTPException, ValueError):
                 await trio.sleep(0.1)
         raise AssertionError("the tries have no end")
@@ -61,18 +62,18 @@ class HttpWorker:
         async with trio.open_nursery() as nursery:
             while True:
                 body = {"count": COUNT, "wait": 1, "worker": "http"}
-                claim, _ = await self._ask(f"/v1/queues/{QUEUE}/claims", body)
+                claim, _, asked_at = await self._ask(f"/v1/queues/{QUEUE}/claims", body)
                 for task in claim["tasks"]:
-                    nursery.start_soon(self._work, task)
+                    nursery.start_soon(self._work, task, asked_at + LEASE_MS / 1000)
 
-    async def _work(self, task: dict[str, Any]) -> None:
+    async def _work(self, task: dict[str, Any], leased_until: float) -> None:
         id, attempt = task["id"].partition("/")[2], task["attempt"]
-        self.history.ran.append(Ran(id, attempt, "start", time.time()))
+        self.history.ran.append(Ran(id, attempt, "start", time.time(), leased_until))
         if Random(f"{self.seed} {id}").random() < LATE_PART:
             await trio.sleep(LATE_S.get(attempt, 0))
         ack = {"action": "ack", "id": task["id"], "lease": task["lease"]}
         sent_at, fault = time.time(), self.history.fault
-        answer, is_repeated = await self._ask("/v1/leases", {"queue": QUEUE, "settlements": [ack]})
+        answer, is_repeated, _ = await self._ask("/v1/leases", {"queue": QUEUE, "settlements": [ack]})
         (outcome,) = answer["outcomes"]
         if outcome == "gone" and is_repeated:
             outcome = "ok"  # the first answer was lost

@@ -14,6 +14,7 @@ from attrs import define, field
 
 HOST = "127.0.0.1"
 _PIECE = 65_536
+_USED_S = 1.5  # a replica confirms what it has each second
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 HALF = "half an answer"
 
@@ -51,14 +52,16 @@ class Link:
     lost: trio.Event = field(factory=trio.Event, init=False)  # a reply, by `lose_reply`
     edge: Edge | None = field(default=None, init=False)  # where a connection is to stand still
     is_losing: bool = field(default=False, init=False)
+    hindered: int = field(default=0, init=False)  # pieces that stood still, came late or were sliced
     refused: set[str] = field(factory=set, init=False)  # addresses of clients
     flow: trio.Event = field(factory=trio.Event, init=False)
     _passages: set[_Passage] = field(factory=set, init=False)
 
     @property
     def is_used(self) -> bool:
-        """True if a connection passes through it."""
-        return any(not passage.is_muted for passage in self._passages)
+        """True if something has passed through it just now, on a connection that is not muted."""
+        since = trio.current_time() - _USED_S
+        return any(passage.brought_at > since and not passage.is_muted for passage in self._passages)
 
     def hold(self) -> None:
         """Let nothing more through, in either direction."""
@@ -117,6 +120,7 @@ class _Passage:
     scope: trio.CancelScope
     host: str
     is_muted: bool = False
+    brought_at: float = 0.0
     _loses: bool = False
     _requests: hiredis.Reader = field(factory=hiredis.Reader, init=False)
     _replies: hiredis.Reader = field(factory=hiredis.Reader, init=False)
@@ -134,7 +138,7 @@ class _Passage:
     async def _forward_requests(self) -> None:
         with suppress(*_GONE):
             while data := await self.near.receive_some(_PIECE):
-                await self.link.flow.wait()
+                await self._flow()
                 if self.link.is_losing:
                     self.link.is_losing, self._loses = False, True
                 if self.link.reads_calls and (edge := self._edge_of(data)):
@@ -148,7 +152,7 @@ class _Passage:
     async def _forward_replies(self) -> None:
         with suppress(*_GONE):
             while data := await self.far.receive_some(_PIECE):
-                await self.link.flow.wait()
+                await self._flow()
                 if self._loses:
                     self.link.lost.set()
                     break
@@ -164,7 +168,13 @@ class _Passage:
                 await self._bring(self.near, data)
         self._end()
 
+    async def _flow(self) -> None:
+        self.link.hindered += not self.link.flow.is_set()
+        await self.link.flow.wait()
+
     async def _bring(self, stream: trio.SocketStream, data: bytes | bytearray) -> None:
+        self.brought_at = trio.current_time()
+        self.link.hindered += self.link.delay_s > 0 or self.link.piece < len(data)
         await trio.sleep(self.link.delay_s)
         while data and not self.is_muted:
             piece = self.link.piece  # when the link is healed, the rest goes at once

@@ -66,6 +66,11 @@ class Node:
         except (*BROKEN, FairqError, trio.TooSlowError):
             return {}
 
+    async def refused(self, error: str) -> str:
+        """Count the commands that this process has refused with an error; "gone" if it does not answer."""
+        info = await self.info()
+        return f"{info['run_id']} {info.get(f'errorstat_{error}', 0)}" if info else "gone"
+
     async def has(self, name: str, value: str) -> bool:
         """True if it answers, and INFO has this value."""
         return (await self.info()).get(name) == value

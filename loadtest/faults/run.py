@@ -20,7 +20,7 @@ from loadtest.faults.app import QUEUE
 from loadtest.faults.clustered import Clustered, Partitioned
 from loadtest.faults.deeds import Deed
 from loadtest.faults.edges import kills
-from loadtest.faults.history import History, Ran
+from loadtest.faults.history import Dead, History, Ran
 from loadtest.faults.http_worker import LEASE_MS, HttpWorker
 from loadtest.faults.http_worker import QUEUE as HTTP_QUEUE
 from loadtest.faults.stores import Clock, Disk, Embedded, Rolling, Single, Stores
@@ -176,4 +176,4 @@ class Run:
             self.history.ran += [Ran(id, int(attempt), event, float(at)) for id, attempt, event, at in rows]
         for queue in (QUEUE, HTTP_QUEUE):
             async for letter in client.dead_letters(queue).walk(brief=True):
-                self.history.dead[letter.id.rpartition("/")[2]] = letter.reason
+                self.history.dead[letter.id.rpartition("/")[2]] = Dead(letter.reason, letter.died_at_ms / 1000)

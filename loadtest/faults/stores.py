@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -61,6 +62,10 @@ class Stores:
         """Return the faults, by name."""
         raise NotImplementedError
 
+    def kept(self) -> dict[str, Kept]:
+        """Return the processes that must not end by themselves, by name."""
+        return {}
+
     def close(self) -> None:
         """Put away what is left when all processes have ended."""
 
@@ -85,6 +90,9 @@ class Single(Stores):
         await nursery.start(self.node.kept.run)
         await wait_for("the store answers", lambda: self.node.has("loading", "0"))
 
+    def kept(self) -> dict[str, Kept]:
+        return {"the store": self.node.kept}
+
     def deeds(self) -> dict[str, Deed]:
         own = of_processes("the store", self._choose)
         more = {"tear the store's last write": self.tear, "fill the store's memory": self.fill_memory}
@@ -102,11 +110,13 @@ class Single(Stores):
             return trio.current_time()
 
     async def fill_memory(self) -> float:
-        """Let the store take nothing more for a while."""
-        began = trio.current_time()
+        """Let the store take nothing more for a while. Raises: RunFailed if it refused nothing."""
+        before, began = await self.node.refused("OOM"), trio.current_time()
         await self.node.ask("CONFIG", "SET", "maxmemory", 1)
         await trio.sleep(STOPPED_S)
         await self.node.ask("CONFIG", "SET", "maxmemory", 0)
+        if await self.node.refused("OOM") == before:
+            raise RunFailed("the store's memory was full, and it refused nothing")
         return began
 
 
@@ -127,12 +137,15 @@ class Disk(Single):
     def close(self) -> None:
         subprocess.run(["umount", str(self.node.directory)], check=False, timeout=10)
 
+    def kept(self) -> dict[str, Kept]:
+        return {}
+
     def deeds(self) -> dict[str, Deed]:
         return {"fill the store's disk": self.fill} | of_processes("the store", self._choose)
 
     async def fill(self) -> float:
-        """Leave no byte on the disk for a while."""
-        began = trio.current_time()
+        """Leave no byte on the disk for a while. Raises: RunFailed if the store did not notice."""
+        before, began = await self.node.refused("MISCONF"), trio.current_time()
         ballast = self.node.directory / "ballast"
         try:
             with ballast.open("wb", buffering=0) as file:
@@ -140,6 +153,8 @@ class Disk(Single):
                     while _is_written(file.fileno(), size):
                         pass
             await trio.sleep(STOPPED_S)
+            if await self.node.refused("MISCONF") == before:
+                raise RunFailed("the store's disk was full, and it refused nothing")
         finally:
             ballast.unlink()
         return began
@@ -156,7 +171,9 @@ def _is_written(file: int, size: int) -> bool:
 class Clock(Single):
     """One store, whose clock jumps by an hour now and then."""
 
-    unpromised = frozenset({"started before its start", "started after its expiry"})  # by the store's clock, not ours
+    unpromised = frozenset(  # leases, starts and expiries go by the store's clock, not ours
+        {"leased twice", "started before its start", "started after its expiry", "expired before its expiry"}
+    )
 
     def __attrs_post_init__(self) -> None:
         Single.__attrs_post_init__(self)
@@ -184,7 +201,10 @@ class Clock(Single):
                 self._set(seconds)
                 began = trio.current_time()
                 await trio.sleep(STOPPED_S)
+                off = int((await self.node.ask("TIME"))[0]) - time.time()
                 self._set(0)
+                if abs(off - seconds) > 60:
+                    raise RunFailed(f"the store's clock was to jump by {seconds} s, and it is {off:.0f} s off")
                 return began
 
             return do

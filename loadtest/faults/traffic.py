@@ -6,13 +6,13 @@ import itertools
 import time
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import trio
 from attrs import define, field
 
 import fairq
-from fairq.errors import BadRequest, FairqError
+from fairq.errors import BadRequest, Draining, FairqError, Repairing, StoreFull, TooMany, Unavailable
 from loadtest.faults.app import QUEUE
 from loadtest.faults.history import Enqueued, History
 from loadtest.faults.http_worker import QUEUE as HTTP_QUEUE
@@ -20,6 +20,7 @@ from loadtest.processes import RunFailed
 
 TENANTS = 3
 SERVED_S = 120.0  # until a probe is done
+_REFUSED = (Unavailable, Draining, TooMany, Repairing, StoreFull)  # nothing was done
 
 
 @define(eq=False)
@@ -45,7 +46,7 @@ class Traffic:
                 await trio.sleep(self.draws.expovariate(self.rate / TENANTS))
 
     async def _send_one(self, client: fairq.Client, id: str) -> None:
-        """Enqueue a task; one in ten is given up when its outcome is unknown, the others are sent again."""
+        """Enqueue a task; one in ten is given up when it fails, the others are sent again."""
         kind, sent_at, options = self.draws.random(), time.time(), dict[str, Any]()
         queue = HTTP_QUEUE if kind < 0.2 else QUEUE
         if kind < 0.4:
@@ -55,20 +56,23 @@ class Traffic:
             options["delay"] = self.draws.uniform(0, 0.9 * options["expires_in"])  # else a server refuses it
         payload = {"ms": self.draws.uniform(1, 80), "fails": int(0.5 <= kind < 0.6)}
         start_at, gives_up, fault = sent_at + options.get("delay", 0.0), self.draws.random() < 0.1, self.history.fault
+        outcome: Literal["ok", "refused", "unknown"]
         while True:
             try:
                 await client.enqueue(queue, payload, id=id, timeout=5, **options)
             except BadRequest:
                 raise
-            except FairqError:
+            except FairqError as error:
                 if gives_up:
-                    self.history.enqueued.append(Enqueued(id, False, start_at, fault=fault))
-                    return
+                    outcome = "refused" if isinstance(error, _REFUSED) else "unknown"
+                    break
                 await trio.sleep(0.1)
             else:
+                outcome = "ok"
                 break
-        expires_at = time.time() + options["expires_in"] if "expires_in" in options else 0.0
-        self.history.enqueued.append(Enqueued(id, True, start_at, expires_at, fault))
+        lasts = options.get("expires_in")
+        expires = None if lasts is None else (sent_at + lasts, time.time() + lasts)
+        self.history.enqueued.append(Enqueued(id, outcome, start_at, expires, fault))
 
     async def probe(self, client: fairq.Client) -> None:
         """Wait until a task that is enqueued now is done. Raises: RunFailed."""
@@ -82,7 +86,7 @@ class Traffic:
                     await trio.sleep(0.05)
                     continue
                 if state.state == "done":
-                    self.history.enqueued.append(Enqueued(id, True, fault=self.history.fault))
+                    self.history.enqueued.append(Enqueued(id, "ok", fault=self.history.fault))
                     return
                 await trio.sleep(0.02)
         raise RunFailed(f"a task that was enqueued after a fault was not done in {SERVED_S:g} s: {self.history.fault}")

@@ -26,7 +26,7 @@ from loadtest.processes import free_port
 SENTINELS, NAME, DOWN_MS = 3, "faults", 1000
 FAR = "127.0.0.3"  # where replicas and sentinels are, as the links see them
 # A promoted replica may lack the last claims and settlements: only enqueues wait for replicas.
-AFTER_PROMOTION = frozenset({"doubled", "run after its end", "stale settlement taken"})
+AFTER_PROMOTION = frozenset({"doubled", "leased twice", "run after its end", "stale settlement taken"})
 
 
 @define(eq=False)
@@ -127,6 +127,10 @@ class Watched(Stores):
             await wait_for("a replica is promoted", partial(self._is_promoted, primary))
         await wait_for("the former primary follows", self._is_whole)
         return began
+
+    def kept(self) -> dict[str, Kept]:
+        sentinels = {f"sentinel {n}": sentinel for n, sentinel in enumerate(self.sentinels)}
+        return sentinels | {f"node {n}": node.kept for n, node in enumerate(self.nodes)}
 
     def deeds(self) -> dict[str, Deed]:
         def replace(disturb: Callable[[Node], AbstractAsyncContextManager[None]]) -> Deed:

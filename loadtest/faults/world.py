@@ -112,7 +112,8 @@ class World:
 
     def crashed(self) -> list[str]:
         """Name the processes that ended though nobody had ended them."""
-        kept = {f"server {n}": server for n, server in enumerate(self.servers)}
+        kept = self.stores.kept()
+        kept |= {f"server {n}": server for n, server in enumerate(self.servers)}
         kept |= {f"worker {n}": worker for n, worker in enumerate(self.workers)}
         return [f"{name}, {crash}" for name, each in kept.items() for crash in each.crashes]
 

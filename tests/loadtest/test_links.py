@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from random import Random
 
 import pytest
 import trio
 
+from loadtest.faults import deeds
+from loadtest.faults import link as link_module
 from loadtest.faults.link import HALF, HOST, Edge, Link
 from loadtest.faults.watched import FAR
-from loadtest.processes import free_port
+from loadtest.processes import RunFailed, free_port
 from tests import stores
 
 LIMIT_S = 20.0
@@ -80,6 +83,29 @@ async def test_a_held_link_brings_all_when_it_is_healed() -> None:
         assert await is_silent(stream)
         link.heal()
         assert await stream.receive_some() == b"second"
+
+
+@pytest.mark.parametrize("how", ["hold", "slow", "slice"])
+async def test_a_fault_of_a_link_on_which_nothing_comes_fails_the_run(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deeds, "STOPPED_S", 0.05)
+    async with linked() as link, await talk(link) as stream:
+        fault = deeds.of_links("the link", lambda: [link], Random(1))[f"{how} the link"]
+        with pytest.raises(RunFailed, match="nothing came on the link"):
+            await fault()
+        monkeypatch.setattr(deeds, "STOPPED_S", 0.5)
+        fault = deeds.of_links("the link", lambda: [link], Random(1))[f"{how} the link"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, b"second")
+            await fault()
+
+
+async def test_a_link_on_which_nothing_came_of_late_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with linked() as link, await talk(link):
+        assert link.is_used
+        monkeypatch.setattr(link_module, "_USED_S", 0.0)
+        assert not link.is_used
 
 
 async def test_a_sliced_link_brings_the_rest_at_once_when_it_is_healed() -> None:

@@ -42,9 +42,17 @@ BUGS = {
         "  all[n + 1], all[n + 2], all[n + 3], all[n + 4] = id, record, id .. 'x', record\n"
         "  ready[#ready + 1] = id .. 'x'\n",
     ),
+    "done though refused": Bug(
+        _CALLS,
+        "        return outcomes\n\n    async def claim(",
+        "        if tasks[0].id not in self._ahead_ms:\n            self._ahead_ms[tasks[0].id] = 0\n"
+        "            from fairq.errors import StoreFull\n            raise StoreFull('no room')\n"
+        "        return outcomes\n\n    async def claim(",
+    ),
     "doubled": Bug(
         _CLAIM, "last_run.attempt + 1, ", "last_run.attempt + (last_run.state == leases.REAPED and 0 or 1), "
     ),
+    "leased twice": Bug("lua/tasks/leases.lua", "call.at + call.queue.lease_ms, field", "call.at + 400, field"),
     "run after its end": Bug(
         _CALLS,
         "        if not any(map(_links_of, settlements)):\n",
@@ -55,6 +63,9 @@ BUGS = {
     "started before its start": Bug(_ARRIVALS, "start_at > call.now then\n", "start_at > call.now + 1500 then\n"),
     "started after its expiry": Bug(
         _ARRIVALS, "call.now + options.expires_in, from", "call.now + options.expires_in + 5000, from", "stop the store"
+    ),
+    "expired before its expiry": Bug(
+        "lua/verbs/tick.lua", "'expiring', '-inf', call.sure,", "'expiring', '-inf', call.sure + 3000,"
     ),
     "dead by a fault": Bug("lua/tasks/settlements.lua", "counts and counts(run) or is_last_attempt(run)", "true"),
     "left": Bug(
