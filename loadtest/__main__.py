@@ -37,6 +37,7 @@ from loadtest.report import Progress
 from loadtest.scenarios import SCENARIOS
 
 LIMIT_S, QUICK_LIMIT_S = 1_800.0, 300.0  # of one scenario
+MINUTES = 25  # of faults at most, so that a run ends within LIMIT_S
 
 
 def whole(text: str) -> int:
@@ -44,6 +45,20 @@ def whole(text: str) -> int:
     if (number := int(text)) < 1:
         raise ValueError(text)
     return number
+
+
+def minutes(text: str) -> int:
+    """Read a number of minutes, 1 to MINUTES. Raises: ValueError."""
+    if (number := whole(text)) > MINUTES:
+        raise ValueError(text)
+    return number
+
+
+def file(text: str) -> Path:
+    """Read the path of a file that may be made. Raises: ValueError."""
+    if (path := Path(text)).is_dir() or not path.parent.is_dir():
+        raise ValueError(text)
+    return path
 
 
 def arguments_of(argv: list[str]) -> argparse.Namespace:
@@ -68,8 +83,9 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=whole, metavar="N", help=f"of `faults`, to repeat a run (or {SEED_VARIABLE})")
     parser.add_argument(
-        "--minutes", type=whole, metavar="M", help=f"how long `faults` does them, at most 25 (or {MINUTES_VARIABLE})"
-    )
+        "--minutes", type=minutes, metavar="M",
+        help=f"how long `faults` does them, 1 to {MINUTES} (or {MINUTES_VARIABLE}; default: 5)",
+    )  # fmt: skip
     parser.add_argument(
         "--scenario", dest="faults", choices=[*FAULTS_SCENARIOS, ALL],
         help=f"how the store of `faults` is set up (or {NAME_VARIABLE}; default: single)",
@@ -78,10 +94,19 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
         "--kills", type=whole, metavar="N", help=f"of `faults`: kill until FILE has N kills (or {KILLS_VARIABLE})"
     )
     parser.add_argument(
-        "--into", type=Path, metavar="FILE", help=f"with `--kills`: where each piece is added (or {INTO_VARIABLE})"
+        "--into", type=file, metavar="FILE", help=f"with `--kills`: where each piece is added (or {INTO_VARIABLE})"
     )
     parser.add_argument("--fsync", default="always", choices=["always", "everysec"], help="of all stores")
     return parser.parse_args(argv)
+
+
+def limit_s(*, quick: bool) -> float:
+    """Return how long one scenario may take."""
+    if KILLS_VARIABLE in os.environ:
+        return math.inf
+    if quick and MINUTES_VARIABLE not in os.environ:
+        return QUICK_LIMIT_S
+    return LIMIT_S * (len(FAULTS_SCENARIOS) if os.environ.get(NAME_VARIABLE) == ALL else 1)
 
 
 def _innermost(group: BaseException) -> BaseException:
@@ -100,7 +125,7 @@ async def measure(names: Sequence[str], *, quick: bool, fsync: str, progress: Pr
     with tempfile.TemporaryDirectory(prefix="fairq-loadtest-") as directory:
         for name in names:
             try:
-                with trio.fail_after(QUICK_LIMIT_S if quick else math.inf if KILLS_VARIABLE in os.environ else LIMIT_S):
+                with trio.fail_after(limit_s(quick=quick)):
                     async with machine.watched(Path(directory)) as disturbances[name]:
                         part = await SCENARIOS[name].run(Path(directory), progress, quick=quick, fsync=fsync)
             except* (RunFailed, FairqError, trio.TooSlowError) as group:
@@ -154,7 +179,7 @@ async def main(arguments: argparse.Namespace) -> int:
     if arguments.seed:
         os.environ[SEED_VARIABLE] = str(arguments.seed)
     if arguments.minutes:
-        os.environ[MINUTES_VARIABLE] = str(min(arguments.minutes, 25))
+        os.environ[MINUTES_VARIABLE] = str(arguments.minutes)
     if arguments.kills:
         os.environ[KILLS_VARIABLE] = str(arguments.kills)
     if arguments.into:

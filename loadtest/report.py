@@ -116,6 +116,6 @@ def print_tables(report: Mapping[str, Any], tables: Iterable[Table]) -> None:
     for name, verdict in report["verdicts"].items():
         if not verdict.is_clean:
             console.print(f"[bold red]{name}: {verdict}")
-    tasks = sum(verdict.expected for verdict in report["verdicts"].values())
-    if report["ok"]:
-        console.print(f"all {tasks:,} tasks accounted for: none lost, none run twice")
+    verdicts = report["verdicts"].values()
+    tasks, lost = sum(each.expected for each in verdicts), sum(len(each.lost) for each in verdicts)
+    console.print(f"{tasks:,} tasks{', all accounted for' * report['ok']}; lost: {lost:,}")

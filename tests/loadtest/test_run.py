@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from itertools import pairwise, product
+from math import inf
 from pathlib import Path
 
 import orjson
@@ -17,6 +18,7 @@ import loadtest.__main__ as program
 from loadtest.abuse import ROWS, SAME_PRODUCER
 from loadtest.caller import KINDS
 from loadtest.clients import LOOPS
+from loadtest.faults import scenario
 from loadtest.features import FEATURES
 from loadtest.figures import judge
 from loadtest.processes import RunFailed
@@ -134,6 +136,33 @@ def test_interrupted_run_leaves_no_process_behind(
     assert not left
 
 
+@pytest.mark.parametrize(
+    ("variables", "quick", "seconds"),
+    [
+        ({}, False, program.LIMIT_S),
+        ({}, True, program.QUICK_LIMIT_S),
+        ({scenario.KILLS_VARIABLE: "10000"}, True, inf),
+        ({scenario.MINUTES_VARIABLE: "25"}, True, program.LIMIT_S),
+        ({scenario.NAME_VARIABLE: scenario.ALL}, False, 10 * program.LIMIT_S),
+        ({scenario.NAME_VARIABLE: scenario.ALL}, True, program.QUICK_LIMIT_S),
+    ],
+)
+def test_a_scenario_may_take_as_long_as_it_is_asked_to(
+    variables: dict[str, str], quick: bool, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert program.limit_s(quick=quick) == seconds
+
+
+@pytest.mark.parametrize(
+    "words", [["--minutes", "26"], ["--minutes", "0"], ["--into", "."], ["--into", "no/such/file"]]
+)
+def test_arguments_that_make_no_sense_end_it_at_once(words: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        program.arguments_of(["faults", *words])
+
+
 async def test_lost_task_fails_the_run_and_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +170,8 @@ async def test_lost_task_fails_the_run_and_is_named(
         return {"verdicts": {"drain": judge(["a", "b"], ["a"])}}
 
     monkeypatch.setattr(program, "SCENARIOS", {"throughput": Scenario(scenario, lambda _: [])})
+    assert await program.main(program.arguments_of(["throughput"])) == 1
+    assert capsys.readouterr().out.endswith("\n2 tasks; lost: 1\n")
     code = await program.main(program.arguments_of(["throughput", "--json"]))
     out, err = capsys.readouterr()
     assert code == 1
