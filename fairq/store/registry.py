@@ -237,7 +237,8 @@ class Registry:
     async def _forget_record(self, queue: str, entry: bytes, idle_ms: int, *, is_meant: bool) -> bool:
         now_ms, made_at_ms = round(time.time() * 1000), _maker(entry).made_at_ms
         args = (idle_ms, made_at_ms, now_ms, int(is_meant))
-        return bool(await self.call(keys.queue_prefix(queue), "forget_queue", *args) == b"ok")
+        place, *_ = await self.read_places(queue) or (queue,)  # of several, each has their number among its settings
+        return bool(await self.call(keys.queue_prefix(place), "forget_queue", *args) == b"ok")
 
     async def delete(self, queue: str, *, purge: bool, seconds: float = float("inf")) -> Deletion:
         """Delete a queue and its contents, for about `seconds`; repeat it while the outcome is `more`.

@@ -271,6 +271,17 @@ async def test_a_queue_that_an_operator_made_stays(store: Store) -> None:
     assert not await store.registry.is_idle(Q, await entry_a_ms_later(store), 1)
 
 
+async def test_a_queue_that_a_tenant_made_stays_when_it_has_partitions(store: Store) -> None:
+    """A restore can give it some; its tasks are in them."""
+    await store.registry.make(Q, "ada", partitions=3)
+    await store.configure(Q, {"partitions": 3})
+    await put(store, "a")
+    entry = await entry_a_ms_later(store)
+    assert not await store.registry.is_idle(Q, entry, 1)
+    assert not await store.registry.drop_idle(Q, entry, 1)
+    assert (await store.queues(), (await store.queue(Q)).ready) == ([Q], 1)
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("moment", ["forget_queue", "remove_queue"])
 async def test_a_task_that_comes_while_its_queue_is_removed_makes_it_anew(
