@@ -231,7 +231,7 @@ class Registry:
         """
         await self._tell(queue)  # before it can be made anew
         if is_idle := await self._forget_record(queue, entry, idle_ms, is_meant=True):
-            await self._remove(queue, entry)
+            await self._remove(queue, entry, (queue,))
         return is_idle
 
     async def _forget_record(self, queue: str, entry: bytes, idle_ms: int, *, is_meant: bool) -> bool:
@@ -264,7 +264,7 @@ class Registry:
                     return Deletion("more", contents)
                 outcome, *_ = await self.call(keys.queue_prefix(place), "delete_queue", "begun")
         if entry is not None:
-            await self._remove(queue, entry)
+            await self._remove(queue, entry, places)
         return Deletion("ok", contents)
 
     async def _hold(self, queue: str, places: Places) -> None:
@@ -282,10 +282,11 @@ class Registry:
                     await self.call(keys.queue_prefix(place), "delete_queue", "free")
             raise
 
-    async def _remove(self, queue: str, entry: bytes) -> None:
+    async def _remove(self, queue: str, entry: bytes, places: Places) -> None:
         """Remove a queue that has ended; one that was made anew since stays, since its entry is another one."""
         await self.call(keys.REGISTRY, "remove_queue", queue, entry)
-        await self.connection.call("SPUBLISH", keys.ready_channel(queue), keys.READY)  # to workers that wait for it
+        for place in places:
+            await self.connection.call("SPUBLISH", keys.ready_channel(place), keys.READY)  # to workers that wait for it
 
     async def _tell(self, queue: str) -> None:
         """Notify all servers to forget a queue; the message may be lost."""

@@ -123,6 +123,40 @@ async def test_a_worker_of_a_queue_that_is_made_anew_serves_its_new_partitions(s
         assert set(served.app.queues.dispatchers) >= set(places)
 
 
+@pytest.mark.usefixtures("no_polls")
+async def test_workers_at_another_server_serve_a_queue_that_is_made_anew_with_one_partition(
+    one: Served, two: Served
+) -> None:
+    await make(one)
+    await two.app.store.registry.places(Q)
+    async with raw(two, WORKER) as worker, raw(one, tenant(TENANTS[0])) as producer:
+        await worker.attach(Q)
+        assert len(two.app.queues.dispatchers) == PARTITIONS
+        await one.app.store.registry.delete(Q, purge=True)
+        await wait_until(lambda: Q in two.app.queues.dispatchers)
+        await producer.enqueue(Q, ["a"])
+        await two.app.store.registry.all_places()  # as the ticker does within seconds
+        await worker.pushed()
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_workers_that_wait_while_a_queue_is_deleted_serve_its_partitions_when_it_is_made_anew(
+    redis_store: redis.Redis, one: Served, two: Served
+) -> None:
+    await make(one)
+    redis_store.mset({f"other:{n}": "" for n in range(1000)})  # so that the deletion does not end at once
+    async with raw(two, WORKER) as worker, raw(one, tenant(TENANTS[0])) as producer:
+        registry = one.app.store.registry
+        assert (await registry.delete(Q, purge=True, seconds=0)).outcome == "more"
+        await worker.attach(Q)
+        dispatchers = two.app.queues.dispatchers
+        await wait_until(lambda: len(dispatchers) > 1 and all(each.claiming.is_empty for each in dispatchers.values()))
+        assert (await registry.delete(Q, purge=True)).outcome == "ok"
+        await make(one)
+        await producer.enqueue(Q, ["a"])
+        await worker.pushed()
+
+
 async def test_what_a_place_was_charged_for_is_taken_back_from_it(served: Served) -> None:
     """Also when the server has forgotten the queue's places in between."""
     await make(served)

@@ -123,20 +123,20 @@ class Queues:
 
     def forget(self, queue: str) -> None:
         """Forget a queue that is being deleted; its workers stay attached, and get no tasks."""
-        for place in [place for place in self.dispatchers if queue_of(place) == queue] or [queue]:
-            self._forget(place)
+        places = [place for place in self.dispatchers if queue_of(place) == queue]
+        for place in places or [queue]:
+            self.ticker.forget(place)
+            if place in self.dispatchers:
+                self.dispatchers[place].forget()
+        self._rejoin(queue, self.store.registry.places_known(queue))  # it may be made anew with one partition
+        for place in places:
+            if not (dispatcher := self.dispatchers[place]).capacity.workers:
+                dispatcher.stop_claiming()
+                del self.dispatchers[place]
         if long_polls := self.long_polls.get(queue):
             long_polls.on_message("")
             if long_polls.is_idle:
                 del self.long_polls[queue]
-
-    def _forget(self, place: str) -> None:
-        self.ticker.forget(place)
-        if dispatcher := self.dispatchers.get(place):
-            dispatcher.forget()
-            if not dispatcher.capacity.workers:
-                dispatcher.stop_claiming()
-                del self.dispatchers[place]
 
     def of(self, queue: str) -> list[Dispatcher]:
         """Return the dispatchers of a queue's places."""
