@@ -1,8 +1,8 @@
-"""The function library's refusals, in plain words."""
+"""Refusals in plain words: the function library's, and those that servers and the service in memory have in common."""
 
 from __future__ import annotations
 
-from fairq.errors import FairqError, QuotaExceeded, from_code
+from fairq.errors import BadRequest, FairqError, Forbidden, QuotaExceeded, from_code
 
 _MESSAGES = {
     "not_found": "there is no such {}",
@@ -31,3 +31,33 @@ def refusal(text: str) -> FairqError | None:
         return from_code(code, message, where)
     wait_ms = int(more[0])
     return from_code(code, f"{message}; try again in {wait_ms / 1000:g} s", where, wait_ms)
+
+
+def other_tenant() -> Forbidden:
+    """Make the refusal of a tenant's token that names another tenant."""
+    return Forbidden("tenant tokens may use their own tenant only", field="tenant")
+
+
+def needless_tenant() -> Forbidden:
+    """Make the refusal of a tenant's token that names the tenant of a task."""
+    return Forbidden("only producers name the tenant of a task", field="tenant")
+
+
+def missing_tenant() -> BadRequest:
+    """Make the refusal of a producer's task without a tenant."""
+    return BadRequest("tenant is missing: a producer names it, for all tasks or for each", field="tenant")
+
+
+def missing_ids() -> BadRequest:
+    """Make the refusal of a producer that asks for all batches."""
+    return BadRequest("ids are required: producers may not list batches", field="ids")
+
+
+def not_held(id: str, lease: int, field: str = "leases") -> Forbidden:
+    """Make the refusal of what a handler asks for under a lease that its worker does not hold."""
+    return Forbidden(f"this worker does not hold lease {lease} of task {id}", field=field)
+
+
+def guaranteed_to_all() -> BadRequest:
+    """Make the refusal of a guarantee for all tenants."""
+    return BadRequest("running tasks are guaranteed to one tenant, not to all", field="guaranteed")

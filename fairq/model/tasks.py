@@ -95,6 +95,11 @@ TRACE = or_empty(
 )
 
 
+def two_starts() -> BadRequest:
+    """Make the refusal of a task with two starts."""
+    return BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
+
+
 def is_last_attempt(attempt: int, max_attempts: int) -> bool:
     """True if a failure of this attempt is final; a limit of 0 means none."""
     return 0 < max_attempts <= attempt
@@ -164,7 +169,7 @@ class NewTask(NamedTuple):
         if self.replace and self.batch:
             raise BadRequest("a task of a batch cannot replace another", field="replace")
         if self.delay_ms and self.start_at_ms:
-            raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
+            raise two_starts()
         if len(ends := [name for name in _ENDS if getattr(self, name)]) > 1:
             raise BadRequest(f"give {ends[0]} or {ends[1]}, not both", field=ends[1])
         if self.expires_at_ms and self.start_at_ms >= self.expires_at_ms:

@@ -24,6 +24,7 @@ from fairq.model.checks import (
     full_id,
     owner_of,
 )
+from fairq.model.refusals import missing_ids, missing_tenant, needless_tenant, other_tenant
 from fairq.model.tasks import NO_ROOM, NewTask
 from fairq.testing.memory import MemoryQueue
 from fairq.testing.running import Memory, owned
@@ -78,12 +79,12 @@ class MemoryCaller:
         if self.tenant is None:
             tenant = owner_of(tasks[0].id)
             if not tenant:
-                raise BadRequest("tenant is missing: a producer names it, for all tasks or for each", field="tenant")
+                raise missing_tenant()
             stored: Sequence[NewTask] = tasks
         else:
             tenant = self.tenant
             if any(owner_of(task.id) for task in tasks):
-                raise Forbidden("only producers name the tenant of a task", field="tenant")
+                raise needless_tenant()
             stored = [owned(tenant, task) for task in tasks]
         outcomes = self.memory.queue(queue).enqueue(self.memory.now(), tenant, stored)
         self.memory.on_change()
@@ -153,7 +154,7 @@ class MemoryCaller:
         if self.tenant is None:
             raise Forbidden("a producer may not send events", field="type")
         if body.get("tenant", self.tenant) != self.tenant:
-            raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
+            raise other_tenant()
         after, count, timeout_ms = body["after"], body.get("count", MAX_BATCH), body.get("timeout_ms", 0)
         with anyio.move_on_after(timeout_ms / 1000):
             while timeout_ms and not queue.events(self.tenant, after, count).events:
@@ -201,9 +202,9 @@ class MemoryCaller:
 
     async def _batches(self, queue: MemoryQueue, body: Body) -> Body:
         if "ids" not in body and self.tenant is None:
-            raise BadRequest("ids are required: producers may not list batches", field="ids")
+            raise missing_ids()
         if "ids" not in body and body.get("tenant", self.tenant) != self.tenant:
-            raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
+            raise other_tenant()
         own = (id for id, batch in queue.model.batches.items() if batch.tenant == self.tenant)
         named = body.get("ids") or map(bare_id, own)
         wanted = body.get("state")

@@ -7,8 +7,9 @@ from typing import Any
 
 from attrs import define
 
-from fairq.errors import BadRequest, Forbidden
+from fairq.errors import Forbidden
 from fairq.model.limits import LIMITS
+from fairq.model.refusals import guaranteed_to_all
 from fairq.testing.caller import Body, MemoryCaller
 from fairq.testing.memory import MemoryQueue
 
@@ -33,7 +34,7 @@ class MemoryOperator(MemoryCaller):
     async def _set_limits(self, queue: MemoryQueue, body: Body) -> Body:
         tenant, limits = body.get("tenant") or "", LIMITS.check(body["limits"], "limits")
         if "guaranteed" in limits and not tenant:
-            raise BadRequest("running tasks are guaranteed to one tenant, not to all", field="guaranteed")
+            raise guaranteed_to_all()
         return self._changed(queue.set_limits(self.memory.now(), tenant, limits))
 
     async def _set_paused(self, queue: MemoryQueue, body: Body) -> Body:

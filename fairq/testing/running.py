@@ -25,7 +25,7 @@ from fairq.client.handlers import outcome_of, perform
 from fairq.client.isolation import in_context
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
-from fairq.errors import FairqError, Forbidden
+from fairq.errors import FairqError
 from fairq.io.event_loop import current_runtime
 from fairq.io.exception_groups import ungrouped
 from fairq.io.forks import running_worker
@@ -33,6 +33,7 @@ from fairq.io.interrupts import remembering_interrupts
 from fairq.model.checks import full_id, owner_of
 from fairq.model.options import check_in_time
 from fairq.model.queues import QueueSettings
+from fairq.model.refusals import not_held
 from fairq.model.tasks import NewTask, Settlement
 from fairq.testing.memory import MemoryQueue, Record
 from fairq.wire.frames import PushedTask
@@ -163,7 +164,7 @@ class Memory:
         await checkpoint()
         state = self.queues[name].state(pushed.id)
         if state.state != "leased" or state.attempt != pushed.attempt:
-            raise Forbidden(f"this worker does not hold lease {pushed.lease} of task {pushed.id}", field="leases")
+            raise not_held(pushed.id, pushed.lease)
         (outcome,) = self.queue(target).enqueue(self.now(), pushed.tenant, [owned(pushed.tenant, task)])
         self.on_change()
         return outcome.replace(f" {pushed.tenant}/", " ")

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 import orjson
 from attrs import asdict
 
-from fairq.errors import BadRequest, NotFound, TooLarge
+from fairq.errors import NotFound, TooLarge
 from fairq.model.batches import CALLBACKS, MAX_CALLBACK_BYTES, BatchPage, BatchState, check_callback_names
 from fairq.model.checks import bare_id, owner_of
+from fairq.model.refusals import missing_ids
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.verbs.request_scope import Body, full_id_of, full_ids, wait_for
@@ -88,7 +89,7 @@ async def batches(app: App, connection: Connection, request: wire.Batches) -> Bo
     away = Away()
     if request.ids is None:
         if connection.identity.role is terms.Role.PRODUCER:
-            raise BadRequest("ids are required: producers may not list batches", field="ids")
+            raise missing_ids()
         tenant, cursor = connection.identity.tenant or request.tenant, request.cursor or ""
         state, count = request.state, request.count
         page = await app.store.list_batches(request.queue, tenant, state, cursor, count, away=away)

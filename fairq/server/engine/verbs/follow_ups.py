@@ -13,6 +13,7 @@ from fairq.io.scopes import run_all
 from fairq.model.checks import MAX_BATCH, bare_id, full_id, owner_of
 from fairq.model.options import check_in_time
 from fairq.model.places import is_partition
+from fairq.model.refusals import not_held
 from fairq.model.rules import QUEUE
 from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.server.engine.app import App
@@ -29,10 +30,6 @@ from fairq.server.engine.verbs.tasks import bare_outcome
 from fairq.wire import frames
 from fairq.wire import messages as wire
 from fairq.wire.calls import REFUSED
-
-
-def _not_held(lease: frames.HeldLease, field: str = "leases") -> Forbidden:
-    return Forbidden(f"this worker does not hold lease {lease.lease} of task {lease.id}", field=field)
 
 
 def _may_hold(app: App, connection: Connection, lease: frames.HeldLease) -> bool:
@@ -89,7 +86,7 @@ async def _refusals(app: App, connection: Connection, leases: Sequence[frames.He
         if _may_hold(app, connection, lease):
             by_place[app.queues.place_of(lease.queue, lease.id)].append(lease)
         else:
-            refusals[owner_of(lease.id)] = _not_held(lease)
+            refusals[owner_of(lease.id)] = not_held(lease.id, lease.lease)
 
     async def look(place: str, some: Sequence[frames.HeldLease]) -> None:
         try:
@@ -100,7 +97,9 @@ async def _refusals(app: App, connection: Connection, leases: Sequence[frames.He
             refusals.update((owner_of(lease.id), error) for lease in some)
             return
         refusals.update(
-            (owner_of(lease.id), _not_held(lease)) for lease, is_open in zip(some, are_open, strict=True) if not is_open
+            (owner_of(lease.id), not_held(lease.id, lease.lease))
+            for lease, is_open in zip(some, are_open, strict=True)
+            if not is_open
         )
 
     await run_all(*(partial(look, *each) for each in by_place.items()))
@@ -114,7 +113,7 @@ async def batch_results(app: App, connection: Connection, request: wire.BatchRes
     """
     held = frames.HeldLease(request.queue, request.id, request.lease)
     if not _may_hold(app, connection, held):
-        raise _not_held(held, "lease")
+        raise not_held(held.id, held.lease, "lease")
     results, cursor = await app.store.batch_results(request.queue, request.id, request.lease, request.cursor)
     rows = [{"id": id} | ({"result": Fragment(text)} if text else {}) for id, text in results]
     return {"results": rows, "cursor": cursor}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from attrs import asdict
 
-from fairq.errors import BadRequest
 from fairq.model.limits import OpeningHours
 from fairq.model.opening_hours import check_opening_hours, next_change
+from fairq.model.refusals import guaranteed_to_all
 from fairq.model.versions import hours_version, limits_version
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
@@ -18,7 +18,7 @@ async def set_limits(app: App, connection: Connection, request: wire.SetLimits) 
     """Set limits of a tenant, or the defaults for all tenants."""
     queue, tenant = request.queue, request.tenant or ""
     if "guaranteed" in request.limits and not tenant:
-        raise BadRequest("running tasks are guaranteed to one tenant, not to all", field="guaranteed")
+        raise guaranteed_to_all()
     previous = await app.store.set_limits(queue, tenant, request.limits, if_version=request.if_version or "")
     app.ticker.tick_within(queue, 0)  # a higher rate admits parked tenants
     return {"previous": asdict(previous)}

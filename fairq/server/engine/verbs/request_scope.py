@@ -9,6 +9,7 @@ import trio
 
 from fairq.errors import BadRequest, Draining, Forbidden
 from fairq.model.checks import full_id, owner_of
+from fairq.model.refusals import missing_tenant, needless_tenant, other_tenant
 from fairq.model.rules import check_fields
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
@@ -43,7 +44,7 @@ def check_request(connection: Connection, request: Any) -> None:
     """Check what a request names and holds. Raises: Forbidden, BadRequest, TooLarge."""
     mine = connection.identity.tenant
     if mine and getattr(request, "tenant", None) not in (None, mine):
-        raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
+        raise other_tenant()
     check_fields(request)
     if connection.identity.queues is None or isinstance(request, _OF_ATTACHED):
         return
@@ -54,9 +55,9 @@ def check_request(connection: Connection, request: Any) -> None:
 def tenant_of(connection: Connection, tenant: str | None) -> str:
     """Return the tenant that a producer names for new tasks. Raises: Forbidden, BadRequest."""
     if connection.identity.tenant:
-        raise Forbidden("only producers name the tenant of a task", field="tenant")
+        raise needless_tenant()
     if tenant is None:
-        raise BadRequest("tenant is missing: a producer names it, for all tasks or for each", field="tenant")
+        raise missing_tenant()
     return connection.identity.check_tenant(tenant)
 
 
@@ -100,8 +101,13 @@ async def wait_for(
     with connection.waiting([message.partition(" ")[2] for message in messages]):
         found = await long_polls.wait(messages, read_in_turn, lambda it: is_enough(it) or app.is_draining, deadline)
     if app.is_draining and not is_enough(found):
-        raise Draining("the server is stopping; connect again")
+        raise stopping()
     return found
+
+
+def stopping() -> Draining:
+    """Make the refusal of a request that waits while the server stops."""
+    return Draining("the server is stopping; connect again")
 
 
 def with_payload(row: Body) -> Body:

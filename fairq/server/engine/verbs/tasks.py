@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from attrs import asdict, evolve
 
-from fairq.errors import BadRequest, TooLarge
+from fairq.errors import TooLarge
 from fairq.model.checks import MAX_BATCH, bare_id, check_chosen, full_id
 from fairq.model.events import EventPage
-from fairq.model.tasks import RARE_COUNTS, RARE_OPTIONS, NewTask
+from fairq.model.tasks import RARE_COUNTS, RARE_OPTIONS, NewTask, two_starts
 from fairq.model.workers import LeaseKey
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
@@ -87,7 +87,7 @@ async def reschedule(app: App, connection: Connection, request: wire.Reschedule)
     queue, ids = request.queue, full_ids(connection, request.ids)
     delay_ms, start_at_ms = request.delay_ms, request.start_at_ms
     if delay_ms and start_at_ms:
-        raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
+        raise two_starts()
     outcomes = await app.store.reschedule(queue, ids, delay_ms=delay_ms, start_at_ms=start_at_ms)
     if "ok" in outcomes:
         app.ticker.tick_within(queue, delay_ms)

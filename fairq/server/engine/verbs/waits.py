@@ -9,13 +9,13 @@ import orjson
 import trio
 from attrs import define, field
 
-from fairq.errors import Draining, Retryable
+from fairq.errors import Retryable
 from fairq.io.scopes import run_all
 from fairq.model.places import is_partition
 from fairq.model.tasks import NO_ROOM, TaskState
 from fairq.server.engine.app import App
 from fairq.server.engine.net.connection import Connection
-from fairq.server.engine.verbs.request_scope import Body, full_ids
+from fairq.server.engine.verbs.request_scope import Body, full_ids, stopping
 from fairq.store import keys
 from fairq.wire import messages as wire
 
@@ -38,7 +38,7 @@ async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) 
                 return answer.rest()
             answer.tell()
             if app.is_draining:
-                raise Draining("the server is stopping; connect again")
+                raise stopping()
             heard = await watch.listen(deadline)
             ids = [id for id in answer.waited_for if keys.END + id in heard]
 

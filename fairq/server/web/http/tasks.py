@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from fairq.errors import BadRequest, FairqError, NotFound, from_code
 from fairq.model.checks import check_task_id, check_tenant
+from fairq.model.options import check_in_time
 from fairq.model.outcomes import read_sent, sent_in
 from fairq.model.tasks import TRACE, NewTask
 from fairq.server.web.http.bodies import JSON, NDJSON, read_lines
@@ -21,8 +22,6 @@ from fairq.server.web.http.fields import make_enqueue, make_request, make_task, 
 from fairq.server.web.http.problems import Problem
 from fairq.wire import messages as wire
 from fairq.wire.calls import REFUSED
-
-_EXPIRED = "not enqueued: the task would expire before it may start; expires_after_start counts from the start"
 
 
 def _id_of(request: Request) -> str | None:
@@ -99,8 +98,7 @@ def _refusal(row: dict[str, Any]) -> FairqError:
 
 def _answer_one(frame: wire.Enqueue, body: dict[str, Any]) -> Response:
     (row,) = _rows(frame, body)
-    if row["outcome"] == "expired":
-        raise BadRequest(_EXPIRED, field="expires_at")
+    check_in_time([row["outcome"]])
     if row["outcome"] == REFUSED:
         raise _refusal(next(iter(body["refusals"].values())))
     where = {"Location": f"/v1/queues/{frame.queue}/tasks/{quote(row['id'])}"}
