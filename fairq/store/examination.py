@@ -74,6 +74,7 @@ async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float], str
         *risks(info),
         *_persistence(info, config),
         *_replicas(info, config),
+        *await _waits(info, call),
         *_memory(info),
         *_allocator(info, _preloaded(stream)),
         *await _permissions(call),
@@ -142,6 +143,18 @@ def _replicas(info: Mapping[str, str], config: Mapping[str, str] | None) -> list
         remedy = "serve with --wait-replicas 1, or CONFIG SET min-replicas-to-write 1 on every node"
         return [Finding("warning", "replicas", message, remedy)]
     return [Finding("ok", "replicas", has)]
+
+
+async def _waits(info: Mapping[str, str], call: Ask) -> list[Finding]:
+    """Find out whether servers may wait for the replicas that the store has."""
+    if not int(info.get("connected_slaves", 0)):
+        return []
+    try:
+        await call("WAIT", 0, 1)
+    except StoreRefused as error:
+        message = f"a server with --wait-replicas does not start: {error.message}"
+        return [Finding("warning", "wait", message, "ACL SETUSER <user> +wait, if the store has it")]
+    return []
 
 
 def _memory(info: Mapping[str, str]) -> list[Finding]:

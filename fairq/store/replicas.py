@@ -23,7 +23,7 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import FairqError, OutcomeUnknown, Unavailable
+from fairq.errors import FairqError, OutcomeUnknown, StoreRefused, Unavailable
 from fairq.io.scopes import background
 from fairq.io.taskless import Wait
 from fairq.io.turns import call_from_end, turn_time
@@ -35,6 +35,7 @@ log = structlog.get_logger("fairq.store")
 
 WAIT_MS = 2_000  # for replicas; below the timeout of a connection
 IDLE_S = 60.0  # without a call, before the connection is closed
+_HISTORY = "master_replid"
 _MARK_MS = 1_000  # the small write expires by itself
 
 
@@ -67,10 +68,13 @@ class Replicas:
     _nursery: trio.Nursery | None = field(default=None, init=False)
 
     async def check(self) -> None:
-        """Check that the store's user may wait for replicas; log how many lack. Raises: StoreRefused."""
+        """Check that the store has what it takes to wait for replicas; log how many lack. Raises: StoreRefused."""
         for primary in self.connection.nodes():
             await primary.call("WAIT", 0, 1)
-            found = int(read_info(await primary.call("INFO", "replication")).get("connected_slaves", 0))
+            info = read_info(await primary.call("INFO", "replication"))
+            if not info.get(_HISTORY):
+                raise StoreRefused(f"INFO replication has no {_HISTORY}, which --wait-replicas needs")
+            found = int(info.get("connected_slaves", 0))
             if found < self.count:
                 log.warning("too few replicas", store=primary.address.shown, connected=found, wait_replicas=self.count)
 
@@ -164,7 +168,7 @@ async def _has_work(confirming: _Confirming) -> bool:
 
 
 def _history(info: bytes) -> str:
-    if history := read_info(info).get("master_replid"):
+    if history := read_info(info).get(_HISTORY):
         return history
     raise Unavailable("the store names no replication id (INFO replication)")
 

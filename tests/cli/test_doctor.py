@@ -94,6 +94,10 @@ def test_what_a_failover_would_cost_is_reported(start_store: Start) -> None:
             client.config_set("min-replicas-to-write", least)
             with case(replicas, least):
                 assert words in findings(doctor(primary.url), level)["replicas"]
+        assert "wait" not in findings(doctor(primary.url), "warning")
+        client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~fq:*", "&fq:*", "+@all", "-wait")
+        done = doctor(stores.of_owner(primary.url).replace("redis://", "redis://poor:pw@"))
+        assert "--wait-replicas does not start" in findings(done, "warning")["wait"]
     with stores.connect(followers[0].url) as client:
         wait_for(lambda: client.info("replication")["master_link_status"] == "up")
     assert "takes no writes" in findings(doctor(followers[0].url), "problem")["replicas"]

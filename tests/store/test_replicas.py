@@ -162,3 +162,13 @@ async def test_a_user_who_may_not_wait_is_refused_at_the_start(start_store: Star
     with trio.fail_after(30), pytest.raises(SettingsError, match="wait"):
         async with open_store(primary.url, wait_replicas=1):
             pass
+
+
+async def test_a_store_that_names_no_replication_id_is_refused_at_the_start(
+    start_store: StartStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    primary = start_store()
+    monkeypatch.setattr(module, "read_info", lambda _: {"connected_slaves": "1"})
+    with trio.fail_after(30), pytest.raises(SettingsError, match="no master_replid"):
+        async with open_store(primary.url, wait_replicas=1):
+            pass
