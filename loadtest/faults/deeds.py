@@ -16,7 +16,7 @@ from loadtest.processes import RunFailed
 Deed = Callable[[], Awaitable[float]]  # does a fault and heals it; returns when it began
 STOPPED_S = 3.0  # a process stands still, or a link is held, for so long: longer than a store's probe, not than a lease
 SLOW_S = 0.05  # for each piece on a slow link
-_LOST_S = 30.0  # until a reply has come that could be lost
+_LOST_S = 30.0  # until something has come that could be lost, held, late or sliced
 
 
 def of_processes(name: str, choose: Callable[[], Awaitable[Kept]]) -> dict[str, Deed]:
@@ -38,18 +38,20 @@ def of_processes(name: str, choose: Callable[[], Awaitable[Kept]]) -> dict[str, 
 
 
 def of_links(name: str, links: Callable[[], Sequence[Link]], draws: Random) -> dict[str, Deed]:
-    """Return the faults of links to one end; one of them is chosen."""
+    """Return the faults of links to one end; one of them is chosen, and another one if nothing came on that."""
 
     def fault(begin: Callable[[Link], None], seconds: float = STOPPED_S) -> Deed:
         async def do() -> float:
-            link, began = await used(links, draws), trio.current_time()
-            before = link.hindered
-            begin(link)
-            await trio.sleep(seconds)
-            link.heal()
-            if seconds and link.hindered == before:
-                raise RunFailed(f"nothing came on {name} in {seconds:g} s")
-            return began
+            with trio.move_on_after(_LOST_S):
+                while True:
+                    link, began = await used(links, draws), trio.current_time()
+                    before = link.hindered
+                    begin(link)
+                    await trio.sleep(seconds)
+                    link.heal()
+                    if not seconds or link.hindered > before:
+                        return began
+            raise RunFailed(f"nothing came on {name} in {_LOST_S:g} s")
 
         return do
 

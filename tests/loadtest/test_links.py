@@ -90,10 +90,12 @@ async def test_a_fault_of_a_link_on_which_nothing_comes_fails_the_run(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deeds, "STOPPED_S", 0.05)
+    monkeypatch.setattr(deeds, "_LOST_S", 0.2)
     async with linked() as link, await talk(link) as stream:
         fault = deeds.of_links("the link", lambda: [link], Random(1))[f"{how} the link"]
         with pytest.raises(RunFailed, match="nothing came on the link"):
             await fault()
+        monkeypatch.undo()
         monkeypatch.setattr(deeds, "STOPPED_S", 0.5)
         fault = deeds.of_links("the link", lambda: [link], Random(1))[f"{how} the link"]
         async with trio.open_nursery() as nursery:
