@@ -139,7 +139,7 @@ class _Passage:
         with suppress(*_GONE):
             while data := await self.near.receive_some(_PIECE):
                 await self._flow()
-                if self.link.is_losing:
+                if self.link.is_losing and not self.is_muted:
                     self.link.is_losing, self._loses = False, True
                 if self.link.reads_calls and (edge := self._edge_of(data)):
                     if edge.when == "sent":

@@ -85,6 +85,18 @@ async def test_a_held_link_brings_all_when_it_is_healed() -> None:
         assert await stream.receive_some() == b"second"
 
 
+async def test_a_reply_is_not_lost_on_a_half_open_connection() -> None:
+    async with linked() as link, await talk(link) as silent:
+        link.mute()
+        async with await talk(link) as stream:
+            link.lose_reply()
+            await silent.send_all(b"second")
+            assert await is_silent(silent)
+            await stream.send_all(b"second")
+            assert await is_over(stream)
+            assert link.lost.is_set()
+
+
 @pytest.mark.parametrize("how", ["hold", "slow", "slice"])
 async def test_a_fault_of_a_link_on_which_nothing_comes_fails_the_run(
     how: str, monkeypatch: pytest.MonkeyPatch
