@@ -26,7 +26,7 @@ from fairq.server.engine.dispatch.dispatcher import Dispatcher
 from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
 from fairq.server.engine.long_poll import LongPolls
 from fairq.server.engine.net.connection import Connection
-from fairq.server.engine.net.server_slots import Group, Offer, ServerSlots, offers_of
+from fairq.server.engine.net.server_slots import Offer, PoolSize, ServerSlots, offers_of
 from fairq.server.engine.timers.ticker import Ticker
 from fairq.store import keys
 from fairq.store.covered import Covered
@@ -299,10 +299,11 @@ class Queues:
         """Return what the workers of all servers offer to each queue that has any."""
         own = ((place, each.capacity.own) for place, each in self.dispatchers.items() if each.capacity.own.workers)
         here = [((place,), each) for place, each in own] + list(self._pools.items())
-        groups = (
-            Group(tuple(dict.fromkeys(map(queue_of, places))), len(each.workers), each.offered) for places, each in here
+        pools = (
+            PoolSize(tuple(dict.fromkeys(map(queue_of, places))), len(each.workers), each.offered)
+            for places, each in here
         )
-        return offers_of(chain(groups, self.elsewhere.groups()))
+        return offers_of(chain(pools, self.elsewhere.pools()))
 
     def served(self) -> set[str]:
         """Name the queues that workers take tasks of, over all servers."""

@@ -14,8 +14,8 @@ from fairq.server.engine.net.silent_workers import Silence
 _FORGET_S = 60.0  # after which the slots of a server that has sent nothing are forgotten
 
 
-class Group(NamedTuple):
-    """The workers of one server that have the same queues: how many, and their slots together."""
+class PoolSize(NamedTuple):
+    """How many workers of a server have the same queues (a pool), and their slots together."""
 
     queues: Sequence[str]
     workers: int
@@ -31,10 +31,10 @@ class Offer:
     shared_by: set[str] = field(factory=set)
 
 
-def offers_of(groups: Iterable[Group]) -> dict[str, Offer]:
-    """Return what groups of workers offer to each of their queues."""
+def offers_of(pools: Iterable[PoolSize]) -> dict[str, Offer]:
+    """Return what pools of workers offer to each of their queues."""
     found: dict[str, Offer] = {}
-    for queues, workers, slots in groups:
+    for queues, workers, slots in pools:
         for queue in queues:
             offer = found.setdefault(queue, Offer())
             offer.workers += workers
@@ -49,7 +49,7 @@ class _Report(NamedTuple):
 
     at: float
     slots: dict[str, list[float]]
-    groups: Sequence[Group]
+    pools: Sequence[PoolSize]
     silent: Sequence[Silence]
 
 
@@ -60,16 +60,16 @@ class ServerSlots:
     _reports: dict[str, _Report] = field(factory=dict, init=False)
 
     def hear(self, server: str, slots: dict[str, list[float]], more: Mapping[str, Any]) -> bool:
-        """Store a server's report: its slots, whole and divided, by queue, and its `groups` and `silent` workers.
+        """Store a server's report: its slots, whole and divided, by queue; returns whether the server was unknown.
 
-        Returns whether it was unknown.
+        `more` has its pools, as `groups`, and its `silent` workers.
         """
         now = trio.current_time()
         self._reports = {name: each for name, each in self._reports.items() if each.at > now - _FORGET_S}
         is_new = server not in self._reports
-        groups, silent = more.get("groups", ()), more.get("silent", ())
+        pools, silent = more.get("groups", ()), more.get("silent", ())
         self._reports[server] = _Report(
-            now, slots, [Group(*each) for each in groups], [Silence(*each) for each in silent]
+            now, slots, [PoolSize(*each) for each in pools], [Silence(*each) for each in silent]
         )
         return is_new
 
@@ -82,10 +82,10 @@ class ServerSlots:
         for server, report in self._recent().items():
             yield from ((server, each) for each in report.silent)
 
-    def groups(self) -> Iterator[Group]:
-        """Yield the groups of workers of all other servers."""
+    def pools(self) -> Iterator[PoolSize]:
+        """Yield the pools of workers of all other servers."""
         for report in self._recent().values():
-            yield from report.groups
+            yield from report.pools
 
     def whole(self, queue: str) -> int:
         """Count the slots of all other servers for a queue."""

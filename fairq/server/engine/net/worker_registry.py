@@ -145,17 +145,17 @@ class WorkerRegistry:
     async def tell_slots(self) -> None:
         """Report to other servers how many slots the workers attached here have for each queue."""
         slots: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0])
-        groups: defaultdict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
+        pools: defaultdict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
         for connections in self._connections.values():
             for connection in connections:
-                group = groups[tuple(sorted(connection.queues))]
-                group[0] += 1
-                group[1] += connection.account.credit
+                pool = pools[tuple(sorted(connection.queues))]
+                pool[0] += 1
+                pool[1] += connection.account.credit
                 for queue in connection.queues:
                     slots[queue][0] += connection.account.credit
                     if connection.takes_tasks:
                         slots[queue][1] += connection.account.credit / len(connection.queues)
-        shared: dict[str, Any] = {"groups": [[queues, *many] for queues, many in groups.items()]}
+        shared: dict[str, Any] = {"groups": [[queues, *many] for queues, many in pools.items()]}
         await self.questions.tell({"slots": slots, **shared, "silent": [*map(tuple, self.silent.now()[:MAX_REPORTED])]})
 
     def _rows(self) -> list[tuple[Any, ...]]:
