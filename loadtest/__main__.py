@@ -61,6 +61,13 @@ def file(text: str) -> Path:
     return path
 
 
+def scenario(text: str) -> str:
+    """Read the name of a scenario of `faults`, or ALL. Raises: ValueError."""
+    if text not in (*FAULTS_SCENARIOS, ALL):
+        raise ValueError(text)
+    return text
+
+
 def arguments_of(argv: list[str]) -> argparse.Namespace:
     """Read the command line; ends the process with 2 when it makes no sense."""
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
@@ -79,23 +86,30 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--redis", metavar="PROGRAM", help=f"a redis-server for `longest` (or {REDIS_VARIABLE})")
     parser.add_argument(
-        "--purge-tasks", type=whole, metavar="N", help=f"how many tasks `features` purges (or {PURGE_VARIABLE})"
-    )
-    parser.add_argument("--seed", type=whole, metavar="N", help=f"of `faults`, to repeat a run (or {SEED_VARIABLE})")
+        "--purge-tasks", type=whole, default=os.environ.get(PURGE_VARIABLE), metavar="N",
+        help=f"how many tasks `features` purges (or {PURGE_VARIABLE})",
+    )  # fmt: skip
     parser.add_argument(
-        "--minutes", type=minutes, metavar="M",
+        "--seed", type=whole, default=os.environ.get(SEED_VARIABLE), metavar="N",
+        help=f"of `faults`, to repeat a run (or {SEED_VARIABLE})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--minutes", type=minutes, default=os.environ.get(MINUTES_VARIABLE), metavar="M",
         help=f"how long `faults` does them, 1 to {MINUTES} (or {MINUTES_VARIABLE}; default: 5)",
     )  # fmt: skip
     parser.add_argument(
-        "--scenario", dest="faults", choices=[*FAULTS_SCENARIOS, ALL],
-        help=f"how the store of `faults` is set up (or {NAME_VARIABLE}; default: single)",
+        "--scenario", dest="faults", type=scenario, default=os.environ.get(NAME_VARIABLE), metavar="NAME",
+        help=f"how the store of `faults` is set up: {', '.join([*FAULTS_SCENARIOS, ALL])} (or {NAME_VARIABLE};"
+        " default: single)",
     )  # fmt: skip
     parser.add_argument(
-        "--kills", type=whole, metavar="N", help=f"of `faults`: kill until FILE has N kills (or {KILLS_VARIABLE})"
-    )
+        "--kills", type=whole, default=os.environ.get(KILLS_VARIABLE), metavar="N",
+        help=f"of `faults`: kill until FILE has N kills (or {KILLS_VARIABLE})",
+    )  # fmt: skip
     parser.add_argument(
-        "--into", type=file, metavar="FILE", help=f"with `--kills`: where each piece is added (or {INTO_VARIABLE})"
-    )
+        "--into", type=file, default=os.environ.get(INTO_VARIABLE), metavar="FILE",
+        help=f"with `--kills`: where each piece is added (or {INTO_VARIABLE})",
+    )  # fmt: skip
     parser.add_argument("--fsync", default="always", choices=["always", "everysec"], help="of all stores")
     return parser.parse_args(argv)
 

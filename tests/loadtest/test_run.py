@@ -156,11 +156,25 @@ def test_a_scenario_may_take_as_long_as_it_is_asked_to(
 
 
 @pytest.mark.parametrize(
-    "words", [["--minutes", "26"], ["--minutes", "0"], ["--into", "."], ["--into", "no/such/file"]]
+    "words",
+    [["--scenario", "nope"], ["--minutes", "26"], ["--minutes", "0"], ["--into", "."], ["--into", "no/such/file"]],
 )
 def test_arguments_that_make_no_sense_end_it_at_once(words: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         program.arguments_of(["faults", *words])
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [(scenario.NAME_VARIABLE, "nope"), (scenario.MINUTES_VARIABLE, "26"), (scenario.SEED_VARIABLE, "x"),
+     (scenario.KILLS_VARIABLE, "0"), (scenario.INTO_VARIABLE, "no/such/file")],
+)  # fmt: skip
+def test_variables_that_make_no_sense_end_it_at_once(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit, match="2"):
+        program.arguments_of(["faults"])
 
 
 async def test_lost_task_fails_the_run_and_is_named(
