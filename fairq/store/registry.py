@@ -146,9 +146,13 @@ class Registry:
 
     async def read_places(self, queue: str) -> Places | None:
         """Read a queue's places from the store; None if it does not exist."""
-        if not await self.connection.call("HEXISTS", keys.QUEUES, queue):
-            return None
-        return places_of(queue, int(await self.connection.call("HGET", keys.PARTITIONS, queue) or 1))
+        entry = await self.connection.call("HGET", keys.QUEUES, queue)
+        while entry:
+            partitions = int(await self.connection.call("HGET", keys.PARTITIONS, queue) or 1)
+            before, entry = entry, await self.connection.call("HGET", keys.QUEUES, queue)
+            if entry == before:  # it was neither deleted nor made anew between the two
+                return places_of(queue, partitions)
+        return None
 
     async def _offer(self, queue: str) -> str:
         """Return a question that offers the nearest queue; empty if there is none, or it was just done for another."""

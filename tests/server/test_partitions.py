@@ -20,6 +20,7 @@ from fairq.server.run import Served
 from fairq.store import keys, library
 from fairq.store.migrations import MIGRATIONS, NEW, Migration, migrate
 from fairq.store.partitions import place_in, places_of
+from fairq.store.registry import Registry
 from fairq.store.store import Store
 from tests.store.waiting import wait_until
 
@@ -141,7 +142,7 @@ async def test_workers_at_another_server_serve_a_queue_that_is_made_anew_with_on
 
 @pytest.mark.usefixtures("no_polls")
 async def test_workers_that_wait_while_a_queue_is_deleted_serve_its_partitions_when_it_is_made_anew(
-    redis_store: redis.Redis, one: Served, two: Served
+    redis_store: redis.Redis, one: Served, two: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make(one)
     redis_store.mset({f"other:{n}": "" for n in range(1000)})  # so that the deletion does not end at once
@@ -151,6 +152,11 @@ async def test_workers_that_wait_while_a_queue_is_deleted_serve_its_partitions_w
         await worker.attach(Q)
         dispatchers = two.app.queues.dispatchers
         await wait_until(lambda: len(dispatchers) > 1 and all(each.claiming.is_empty for each in dispatchers.values()))
+
+        async def tell_nobody(registry: Registry, queue: str) -> None:
+            registry.forget(queue)
+
+        monkeypatch.setattr(Registry, "_tell", tell_nobody)
         assert (await registry.delete(Q, purge=True)).outcome == "ok"
         await make(one)
         await producer.enqueue(Q, ["a"])

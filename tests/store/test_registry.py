@@ -14,6 +14,7 @@ from fairq.errors import Deleting, NotEmpty, NotFound, QuotaExceeded, SettingsEr
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask, Settlement
 from fairq.store import keys, library
+from fairq.store.connection import Connection
 from fairq.store.migrations import NEW
 from fairq.store.opening import open_store
 from fairq.store.registry import Deletion, Registry
@@ -280,6 +281,22 @@ async def test_a_queue_that_a_tenant_made_stays_when_it_has_partitions(store: St
     assert not await store.registry.is_idle(Q, entry, 1)
     assert not await store.registry.drop_idle(Q, entry, 1)
     assert (await store.queues(), (await store.queue(Q)).ready) == ([Q], 1)
+
+
+async def test_a_queue_that_is_deleted_while_its_places_are_read_has_none(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(store_url, 2, quota=1) as (one, two):
+        await one.registry.make(Q, "", partitions=4)
+        call = Connection.call
+
+        async def delete_first(connection: Connection, *words: Any, **options: Any) -> Any:
+            if connection is two.connection and words[1] == keys.PARTITIONS:
+                await one.registry.delete(Q, purge=True)
+            return await call(connection, *words, **options)
+
+        monkeypatch.setattr(Connection, "call", delete_first)
+        assert await two.registry.read_places(Q) is None
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -189,6 +189,13 @@ class Queues:
 
     def join(self, connection: Connection) -> None:
         """Start to give tasks of its queues to a worker."""
+        self._serve(connection)
+        for queue in connection.queues:
+            if queue not in self.store.registry.known:
+                self.nursery.start_soon(self._learn, queue)
+
+    def _serve(self, connection: Connection) -> None:
+        """Give a worker tasks of the places of its queues, as far as this server knows."""
         places = tuple(sorted(chain(*map(self.store.registry.places_known, connection.queues))))
         self._joined[connection] = places
         for place in places:
@@ -204,9 +211,6 @@ class Queues:
             self._share(connection, places)
         for place in places:
             self.ticker.tick_within(place, 0)
-        for queue in connection.queues:
-            if queue not in self.store.registry.known:
-                self.nursery.start_soon(self._learn, queue)
 
     def _share(self, connection: Connection, places: Places) -> None:
         """Start to give tasks of several places to a worker, and to charge the places for them."""
@@ -255,7 +259,7 @@ class Queues:
         for connection, served in list(self._joined.items()):
             if queue in connection.queues and not set(places) <= set(served):
                 self.leave(connection)
-                self.join(connection)
+                self._serve(connection)
 
     def leave(self, connection: Connection) -> None:
         """Give no more tasks to a worker."""
