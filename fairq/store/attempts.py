@@ -94,44 +94,46 @@ class AttemptLog:
 
     def claimed(self, queue: str, now_ms: int, lease_ms: int, leases: Sequence[Lease]) -> None:
         """Note leases that begin."""
-        of, now = self._of(queue), time.monotonic()
-        of.offset_ms, of.lasts_s = now_ms - now * 1000, lease_ms / 1000
-        of.drop_over(now)
-        over_at = now + of.lasts_s + _OVER_S
-        of.run({each.id: (each.lease, over_at, each.attempt, each.max_attempts, each.name, False) for each in leases})
+        attempts, now = self._of(queue), time.monotonic()
+        attempts.offset_ms, attempts.lasts_s = now_ms - now * 1000, lease_ms / 1000
+        attempts.drop_over(now)
+        over_at = now + attempts.lasts_s + _OVER_S
+        attempts.run(
+            {each.id: (each.lease, over_at, each.attempt, each.max_attempts, each.name, False) for each in leases}
+        )
 
     def settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[str]) -> None:
         """Note leases that end, or go on."""
-        of, now = self._of(queue), time.monotonic()
-        now_ms = of.offset_ms + now * 1000
+        attempts, now = self._of(queue), time.monotonic()
+        now_ms = attempts.offset_ms + now * 1000
         for settlement, outcome in zip(settlements, outcomes, strict=True):
             action, id, lease = settlement.action, settlement.id, settlement.lease
             if not isinstance(lease, int):
                 lease = _number(lease)
-            known = of.take(id, lease)
+            known = attempts.take(id, lease)
             if action in _GOES_ON:
                 word = outcome.partition(" ")[0]
                 if word in ("ok", "cancelled"):
                     terms = known[2:5] if known else (0, 0, "")
-                    of.run({id: (lease, now + of.lasts_s + _OVER_S, *terms, word == "cancelled")})
+                    attempts.run({id: (lease, now + attempts.lasts_s + _OVER_S, *terms, word == "cancelled")})
             elif outcome == "ok" or (known and outcome == "gone"):  # gone: the first answer was lost
                 state = "done" if action == "ack" else _state(action, known)
                 attempt, name = (known[2], known[4]) if known else (0, "")
-                of.ended.append((id, lease, state, attempt, name, now_ms, settlement.error[:MAX_ERROR]))
+                attempts.ended.append((id, lease, state, attempt, name, now_ms, settlement.error[:MAX_ERROR]))
 
     def lost(self, queue: str, leases: Sequence[tuple[str, int, int]]) -> None:
         """End leases (id, number, attempt) that ran out."""
-        of = self._of(queue)
-        now_ms = of.offset_ms + time.monotonic() * 1000
+        attempts = self._of(queue)
+        now_ms = attempts.offset_ms + time.monotonic() * 1000
         for id, lease, attempt in leases:
-            known = of.take(id, lease)
+            known = attempts.take(id, lease)
             state: AttemptState = "cancelled" if known and known[5] else "lost"
-            of.ended.append((id, lease, state, attempt, known[4] if known else "", now_ms, ""))
+            attempts.ended.append((id, lease, state, attempt, known[4] if known else "", now_ms, ""))
 
     def stopping(self, queue: str, id: str) -> None:
         """Note that a task was cancelled while it runs."""
-        if (of := self._queues.get(queue)) and (running := of.running.get(id)):
-            of.running[id] = (*running[:5], True)
+        if (attempts := self._queues.get(queue)) and (running := attempts.running.get(id)):
+            attempts.running[id] = (*running[:5], True)
 
     def forget(self, queue: str) -> None:
         """Forget a queue that was deleted."""
@@ -139,13 +141,13 @@ class AttemptLog:
 
     def running(self, queue: str, which: AttemptFilter, count: int) -> list[Seen]:
         """Return attempts that run and match, those that have run longest."""
-        if (of := self._queues.get(queue)) is None:
+        if (attempts := self._queues.get(queue)) is None:
             return []
         now = time.monotonic()
-        now_ms = of.offset_ms + now * 1000
+        now_ms = attempts.offset_ms + now * 1000
         found = (
             (lease, id, attempt, name)
-            for id, (lease, over_at, attempt, _, name, _) in of.running.items()
+            for id, (lease, over_at, attempt, _, name, _) in attempts.running.items()
             if over_at >= now and which.has("running", id, name)
         )
         return [
@@ -155,8 +157,8 @@ class AttemptLog:
 
     def ended(self, queue: str, which: AttemptFilter, count: int) -> list[Seen]:
         """Return attempts that have ended and match, those that ended last."""
-        of = self._queues.get(queue)
-        rows = reversed(of.ended) if of else iter(())
+        attempts = self._queues.get(queue)
+        rows = reversed(attempts.ended) if attempts else iter(())
         found = (
             Seen(id, lease, state, attempt, name, _ran_ms(lease, ended_ms), error)
             for id, lease, state, attempt, name, ended_ms, error in rows

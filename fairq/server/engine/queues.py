@@ -138,7 +138,7 @@ class Queues:
             if long_polls.is_idle:
                 del self.long_polls[queue]
 
-    def of(self, queue: str) -> list[Dispatcher]:
+    def dispatchers_of(self, queue: str) -> list[Dispatcher]:
         """Return the dispatchers of a queue's places."""
         places = self.store.registry.places_known(queue)
         return [self.dispatchers[place] for place in places if place in self.dispatchers]
@@ -169,7 +169,7 @@ class Queues:
         async def look(dispatcher: Dispatcher) -> None:
             found.append(await dispatcher.wait_empty())
 
-        await run_all(*(partial(look, each) for each in self.of(queue)))
+        await run_all(*(partial(look, each) for each in self.dispatchers_of(queue)))
         return all(found)
 
     def _on_woken(self, place: str, weight: int) -> None:
@@ -290,7 +290,7 @@ class Queues:
 
     def count_slots(self, queue: str) -> int:
         """Count the slots that are attached to a queue, over all servers."""
-        here = self.of(queue)
+        here = self.dispatchers_of(queue)
         return here[0].slots if here else self.elsewhere.whole(queue)
 
     def count_divided_slots(self, queue: str) -> float:
@@ -320,7 +320,8 @@ class Queues:
 
     def _attached(self, queue: str) -> Iterator[Connection]:
         """Yield the workers of this server that are attached to a queue."""
-        workers = next((each.capacity.workers for each in self.of(queue)), ())  # all its places have the same ones
+        # All its places have the same ones.
+        workers = next((each.capacity.workers for each in self.dispatchers_of(queue)), ())
         yield from (each for each in workers if isinstance(each, Connection) and each.takes_tasks)
 
     def last_waits(self, queue: str, tenants: Sequence[str]) -> list[list[list[int]]]:
@@ -335,7 +336,7 @@ class Queues:
 
     def served_last(self, queue: str) -> list[str]:
         """Name tenants of a queue that this server has served, the last one of each place first."""
-        return [tenant for each in self.of(queue) for tenant in reversed(each.claims.wait_times.tenants)]
+        return [tenant for each in self.dispatchers_of(queue) for tenant in reversed(each.claims.wait_times.tenants)]
 
     def stop_claiming(self) -> None:
         """Answer all requests that wait, and claim nothing more."""

@@ -132,24 +132,24 @@ class QueueAccounts:
 
     def set_weight(self, place: str, weight: float, now: float, competing: float = 0) -> None:
         """Set a queue's weight; `competing`: that of the tenants of this partition that compete, 0: as before."""
-        of = self._queues.get(place)
-        if of and is_partition(place):
-            of.competing = competing or of.competing
-            of.move(now)
-            of.weight = weight * self.part(place)
-        elif of and of.weight != weight:
-            of.weight = weight
+        account = self._queues.get(place)
+        if account and is_partition(place):
+            account.competing = competing or account.competing
+            account.move(now)
+            account.weight = weight * self.part(place)
+        elif account and account.weight != weight:
+            account.weight = weight
             self._restart(now)
 
     def part(self, place: str) -> float:
         """Return which part of its queue's slots a place is to have, 0 to 1."""
-        if not is_partition(place) or not (of := self._queues.get(place)):
+        if not is_partition(place) or not (account := self._queues.get(place)):
             return 1.0
         queue = queue_of(place)
         weights = [each.competing for name, each in self._queues.items() if queue_of(name) == queue]
         known = [weight for weight in weights if weight]
         mean = sum(known) / len(known) if known else 1.0
-        return (of.competing or mean) / sum(weight or mean for weight in weights)
+        return (account.competing or mean) / sum(weight or mean for weight in weights)
 
     def shrink(self, queues: Sequence[str], now: float) -> None:
         """Reduce the slots of workers with these queues."""
@@ -163,38 +163,38 @@ class QueueAccounts:
 
     def charge(self, place: str, leases: int, began_at: float, now: float) -> None:
         """Count leases as running that began at a time, or with a negative number no longer."""
-        if of := self._queues.get(place):
+        if account := self._queues.get(place):
             self.changes += 1
-            of.charge(leases, began_at, now)
+            account.charge(leases, began_at, now)
 
     def reserve(self, place: str, slots: int, now: float) -> None:
         """Set for how many slots a queue's claim is under way; 0: none is."""
-        if of := self._queues.get(place):
+        if account := self._queues.get(place):
             self.changes += 1
-            of.move(now)
-            of.reserved = slots
-            of.is_soon = of.is_soon and not slots
+            account.move(now)
+            account.reserved = slots
+            account.is_soon = account.is_soon and not slots
 
     def set_waiting(self, place: str, is_waiting: bool, now: float) -> None:
         """Set whether a queue waits for slots."""
-        of = self._queues.get(place)
-        if of is None or bool(of.waits) == is_waiting:
+        account = self._queues.get(place)
+        if account is None or bool(account.waits) == is_waiting:
             return
         self.changes += 1
         if is_waiting:
-            of.move(now)
-            beside = [self._queues[name] for names in of.sets for name in names if name != place]
+            account.move(now)
+            beside = [self._queues[name] for names in account.sets for name in names if name != place]
             waiting = [each.at(now) for each in beside if each.waits]
             level = min(waiting) if waiting else max((each.at(now) for each in beside), default=0.0)
-            of.vtime = max(of.vtime, level)
-        of.waits = next(self._beginnings) if is_waiting else 0
-        of.is_soon = False
+            account.vtime = max(account.vtime, level)
+        account.waits = next(self._beginnings) if is_waiting else 0
+        account.is_soon = False
 
     def serve_soon(self, place: str) -> None:
         """Serve a queue that waits once out of turn."""
-        if (of := self._queues.get(place)) and of.waits:
+        if (account := self._queues.get(place)) and account.waits:
             self.changes += 1
-            of.is_soon = True
+            account.is_soon = True
 
     def waiting(self, queues: Iterable[str]) -> list[str]:
         """Return which of these queues wait."""
@@ -205,17 +205,17 @@ class QueueAccounts:
 
         Together they are 0: those that are ahead have negative ones.
         """
-        of = {name: each for name, each in self._queues.items() if each.waits and queue_of(name) == queue}
-        weight = sum(each.weight for each in of.values())
-        mean = sum(each.at(now) * each.weight for each in of.values()) / weight if of else 0.0
-        return {name: (mean - each.at(now)) * each.weight for name, each in of.items()}
+        accounts = {name: each for name, each in self._queues.items() if each.waits and queue_of(name) == queue}
+        weight = sum(each.weight for each in accounts.values())
+        mean = sum(each.at(now) * each.weight for each in accounts.values()) / weight if accounts else 0.0
+        return {name: (mean - each.at(now)) * each.weight for name, each in accounts.items()}
 
     def divide(self, free: int, slots: int, queues: Sequence[str], now: float) -> dict[str, int]:
         """Divide the free ones of some slots among queues that wait: they go to the one furthest behind by then."""
-        of = {name: self._queues[name] for name in queues}
-        longest_s = max((each.usual_s(now) for each in of.values()), default=0.0)
+        accounts = {name: self._queues[name] for name in queues}
+        longest_s = max((each.usual_s(now) for each in accounts.values()), default=0.0)
         line = []
-        for name, each in of.items():
+        for name, each in accounts.items():
             one_s = (each.usual_s(now) if each.is_known else longest_s) or _SHORTEST_S
             in_a_row = int(slots * GRAIN_S / one_s) if each.is_known else 1
             line.append((each.expected_vtime(now, one_s), each.waits, name, one_s / each.weight, max(1, in_a_row)))

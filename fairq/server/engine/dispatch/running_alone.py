@@ -60,7 +60,7 @@ class Line:
 
     def renew(self, queue: str, id: str) -> bool:
         """Renew the lease of a task that waits here, to see whether it is valid; returns whether there is one."""
-        found = [each for each in self.waiting if (each.of.queue, each.lease.id) == (queue, id)]
+        found = [each for each in self.waiting if (each.owner.queue, each.lease.id) == (queue, id)]
         for each in found:
             each.renew_at = 0.0
             each.wake()
@@ -71,7 +71,7 @@ class Line:
         by_queue: dict[str, list[tuple[str, int, int]]] = {}
         while self.waiting:
             each = self.waiting.popleft()
-            by_queue.setdefault(each.of.queue, []).append((each.lease.id, each.lease.lease, 0))
+            by_queue.setdefault(each.owner.queue, []).append((each.lease.id, each.lease.lease, 0))
             each.wake()
         return by_queue
 
@@ -124,9 +124,9 @@ class AloneTasks:
 
 @define(eq=False)
 class Waiting:
-    """A leased task that waits to run alone at a worker; `of`: all of its place that do."""
+    """A leased task that waits to run alone at a worker; `owner`: all of its place that do."""
 
-    of: AloneTasks
+    owner: AloneTasks
     worker: Worker
     lease: Lease
     lease_ms: int
@@ -152,7 +152,7 @@ class Waiting:
         every_s = self.lease_ms / 1000 / _RENEWALS_PER_LEASE
         self.renew_at = trio.current_time() + every_s
         while not self._is_over:
-            if trio.current_time() < self.renew_at and not (self._is_next or self.of.capacity.find_idle()):
+            if trio.current_time() < self.renew_at and not (self._is_next or self.owner.capacity.find_idle()):
                 with trio.move_on_at(self.renew_at):
                     await self._woken.wait()
                 continue
@@ -160,7 +160,7 @@ class Waiting:
             try:
                 outcome = await self._renew()
             except FairqError as error:
-                log.warning("cannot renew a lease that waits", queue=self.of.queue, error=error.message)
+                log.warning("cannot renew a lease that waits", queue=self.owner.queue, error=error.message)
                 await trio.sleep(min(_RETRY_S, every_s))
                 continue
             self.renew_at = trio.current_time() + every_s
@@ -168,7 +168,7 @@ class Waiting:
 
     async def _renew(self) -> Outcome:
         renewal = Settlement("extend", self.lease.id, self.lease.lease)
-        (outcome,) = await self.of.store.settle(self.of.place, [renewal])
+        (outcome,) = await self.owner.store.settle(self.owner.place, [renewal])
         return outcome
 
     async def _go_on(self, outcome: Outcome, renewed_at: float) -> None:
@@ -178,7 +178,7 @@ class Waiting:
         if outcome != "ok" or not self._can_run:
             await self._leave(is_open=outcome in ("ok", "cancelled"))
             return
-        if not self._is_next and (idle := self.of.capacity.find_idle()):
+        if not self._is_next and (idle := self.owner.capacity.find_idle()):
             self._move(idle)
         if self._is_next:
             self._push(renewed_at)
@@ -186,20 +186,20 @@ class Waiting:
     @property
     def _can_run(self) -> bool:
         expires_at_ms = self.lease.expires_at_ms
-        is_late = 0 < expires_at_ms <= self.of.clock.now_ms
+        is_late = 0 < expires_at_ms <= self.owner.clock.now_ms
         return not is_late and self.worker.account.credit > 0 and self.worker.may_take
 
     def _push(self, renewed_at: float) -> None:
         lease, line = self.lease, self.worker.account.line
         line.waiting.popleft()
-        line.alone = self.of.queue, lease.id
+        line.alone = self.owner.queue, lease.id
         if lease.expires_at_ms:  # a worker counts the time that is left from the renewal, as if the lease began then
-            waited_ms = max(0, self.of.clock.now_ms - leased_at_ms(lease.lease))
+            waited_ms = max(0, self.owner.clock.now_ms - leased_at_ms(lease.lease))
             lease = lease._replace(expires_at_ms=max(1, lease.expires_at_ms - waited_ms))
         log.info(
-            "a task runs alone", worker=self.worker.name, queue=self.of.queue, task=lease.id, attempt=lease.attempt
+            "a task runs alone", worker=self.worker.name, queue=self.owner.queue, task=lease.id, attempt=lease.attempt
         )
-        self.worker.push(self.of.place, self.lease_ms, [lease], self.run_timeout_ms, renewed_at)
+        self.worker.push(self.owner.place, self.lease_ms, [lease], self.run_timeout_ms, renewed_at)
 
     def _move(self, worker: Worker) -> None:
         """Wait at another worker."""
@@ -211,10 +211,10 @@ class Waiting:
         line = self.worker.account.line
         line.waiting.remove(self)
         line.wake_first()
-        self.of.freed(self.worker)
+        self.owner.freed(self.worker)
 
     async def _leave(self, *, is_open: bool) -> None:
         """Wait no more; an open lease is given back."""
         self._leave_line()
         if is_open:
-            await give_back(self.of.store, self.of.place, [(self.lease.id, self.lease.lease, 0)], "release")
+            await give_back(self.owner.store, self.owner.place, [(self.lease.id, self.lease.lease, 0)], "release")

@@ -72,7 +72,7 @@ class Metrics:
         nodes: list[Node] = []
         if not found.troubles or len(store.connection.nodes()) > 1:  # the others may answer
             names = [name for name in await store.queues(or_last=True) if only is None or name in only]
-            names.sort(key=lambda name: (not self.app.queues.of(name), name))
+            names.sort(key=lambda name: (not self.app.queues.dispatchers_of(name), name))
             nodes = await read_nodes(store.connection.nodes())
         queues = [await self._look(name) for name in names[:MAX_QUEUES]]  # one by one: tasks go before them
         tenants = list[Tenants]()
@@ -180,7 +180,7 @@ class _Now:
             yield gauge(f"fairq_queue_{name}", f"1: {meaning}", "queue", held_back)
 
     def _of_dispatch(self) -> Iterator[Metric]:
-        here = ((each.name, self.app.queues.of(each.name)) for each in self.queues)
+        here = ((each.name, self.app.queues.dispatchers_of(each.name)) for each in self.queues)
         waits = [(name, [each.claims.wait_times for each in dispatchers]) for name, dispatchers in here if dispatchers]
         started = ((name, sum(each.starts for each in of)) for name, of in waits)
         yield counter("fairq_tasks_dispatched", "attempts that this server began", "queue", started)
