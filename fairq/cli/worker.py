@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -113,6 +114,8 @@ def worker(
     """
     with open_log() as writer:
         configure_logging(log_level, as_json=log_json, to=writer)
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # what a handler prints stands in a file at once, too
         if reload:
             if processes > 1:
                 raise SettingsError("--reload runs one process, for development: leave out --processes", field="reload")

@@ -57,3 +57,18 @@ def test_an_app_neither_silences_nor_doubles_the_lines_of_its_worker(
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=EXIT_SECONDS)
     assert [out.count(text) for text in ("task failed", "outcome=", "stopping: ", "worker ended")] == [0, 0, 1, 1]
+
+
+def test_what_a_handler_prints_comes_before_the_line_of_its_end(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    source = (
+        "import fairq\napp = fairq.Worker()\n@app.task('emails')\ndef send(task):\n    print('sent', task.payload)\n"
+    )
+    commands.enqueue("emails", "1")
+    with started(*worker_in(tmp_path, source, server.url), cwd=tmp_path, extra={"PYTHONUNBUFFERED": ""}) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while "outcome=done" not in (line := next(process.stdout)):
+            lines.append(line)
+    assert "sent 1\n" in lines
