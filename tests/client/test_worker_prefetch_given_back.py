@@ -192,16 +192,16 @@ async def test_a_task_begins_when_its_server_knows_how_the_one_in_its_place_ende
     served: Served, ada: fairq.Client
 ) -> None:
     """Else the server takes one that ended its worker for one that had not begun, and its attempts never end."""
-    app, untold = prefetching(served, concurrency=2, prefetch=3), []  # so the server counts three as begun
+    app, begun = prefetching(served, concurrency=2, prefetch=3), []  # so the server counts three as begun
 
     @app.task("emails")
     async def send(task: fairq.Task) -> None:
-        untold.append(len(app._run.runners.running) + app._run.driver.session.unsent)
+        begun.append(len(app._run.runners.running) + app._run.driver.session.unsent)
 
     tasks = await ada.enqueue_many("emails", range(20))
     async with working(app):
         await wait_until(lambda: app.counts["done"] == len(tasks))
-    assert max(untold) <= 3
+    assert max(begun) <= 3
 
 
 async def test_a_worker_that_is_stopped_before_it_begins_does_not_begin(ada: fairq.Client) -> None:

@@ -77,7 +77,7 @@ FIRES: dict[str, dict[str, str]] = {
     "FairqFileHandles": {
         'process_open_fds{job="fairq",instance="a"}': "90x60", 'process_max_fds{job="fairq",instance="a"}': "100x60",
     },
-    "FairqQueuesUntold": {'fairq_queues{instance="a"}': "201x60"},
+    "FairqTooManyQueues": {'fairq_queues{instance="a"}': "201x60"},
 }  # fmt: skip
 FLOOD = {"share_ratio": 0.1, "ready": 900, "noisy": 1}
 IDLE = {"share_ratio": 0.1, "ready": 0, "noisy": 0}
