@@ -37,11 +37,12 @@ def _post(url: str, path: str, body: Any) -> Any:
 
 @define(eq=False)
 class HttpWorker:
-    """Claims, works and settles, at the servers in turn; now and then too late."""
+    """Claims, works and settles, at the servers in turn; now and then too late. `working`: attempts under way."""
 
     urls: list[str]
     history: History
     seed: int
+    working: int = field(default=0, init=False)
     _next: Iterator[str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -63,6 +64,7 @@ class HttpWorker:
             while True:
                 body = {"count": COUNT, "wait": 1, "worker": "http"}
                 claim, _, asked_at = await self._ask(f"/v1/queues/{QUEUE}/claims", body)
+                self.working += len(claim["tasks"])
                 for task in claim["tasks"]:
                     nursery.start_soon(self._work, task, asked_at + LEASE_MS / 1000)
 
@@ -78,3 +80,4 @@ class HttpWorker:
         if outcome == "gone" and is_repeated:
             outcome = "ok"  # the first answer was lost
         self.history.settled.append(Settled(id, attempt, sent_at, outcome, fault))
+        self.working -= 1

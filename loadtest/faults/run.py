@@ -82,6 +82,7 @@ class Run:
     deeds: dict[str, Deed] = field(init=False)
     recovery_s: dict[str, list[float]] = field(init=False)
     traffic: Traffic = field(init=False)
+    http: HttpWorker = field(init=False)
     _order: Random = field(init=False)
 
     @classmethod
@@ -95,6 +96,7 @@ class Run:
     def __attrs_post_init__(self) -> None:
         self._order = Random(f"{self.seed} order")
         self.traffic = Traffic(Random(f"{self.seed} traffic"), self.history, self.sizes.rate)
+        self.http = HttpWorker(self.world.http_urls, self.history, self.seed)
         self.deeds = SCENARIOS[self.name].deeds(self.world)
         kinds = Random(f"{self.seed} {self.name}")  # so that one seed chooses others for each scenario
         self.only(*kinds.sample(sorted(self.deeds), min(self.sizes.kinds or len(self.deeds), len(self.deeds))))
@@ -110,7 +112,7 @@ class Run:
         try:
             async with trio.open_nursery() as nursery:
                 await self.world.start(nursery)
-                nursery.start_soon(HttpWorker(self.world.http_urls, self.history, self.seed).run)
+                nursery.start_soon(self.http.run)
                 await self._disturb()
                 nursery.cancel_scope.cancel()
         finally:
@@ -155,7 +157,7 @@ class Run:
         self.progress.say(f"faults, {self.name} (seed {self.seed}): {what}")
 
     async def _until_empty(self, operator: fairq.Client) -> None:
-        """Wait until no task is left, or note how many are."""
+        """Wait until no task is left, and the last outcome is known; or note how many are."""
         left = {"tasks": 1}
         with trio.move_on_after(self.sizes.limit):
             while any(left.values()):
@@ -165,7 +167,7 @@ class Run:
                     left = {
                         f"{place}, {queue}": state.get(place, 0)
                         for queue, state in states.items() for place in ("ready", "delayed", "leased")
-                    }  # fmt: skip
+                    } | {"under way over HTTP": self.http.working}  # fmt: skip
             return
         self.history.left = [f"{count} {place}" for place, count in left.items() if count]
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
+from typing import cast
 
 import pytest
+import trio
+from trio.testing import MockClock
 
-from loadtest.faults import pieces, stores
+import fairq
+from loadtest.faults import http_worker, pieces, run, stores
 from loadtest.faults.history import EXPIRED, Dead, Enqueued, History, Ran, Settled, check
 from loadtest.faults.run import QUICK, Run
 from loadtest.processes import RunFailed
@@ -96,6 +101,44 @@ def test_a_scenario_that_cannot_run_here_names_the_remedy(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(RunFailed, match=remedy):
         Run.of(name, 1, tmp_path, "always", QUICK, Progress())
+
+
+async def test_a_run_ends_when_the_last_outcome_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async def queue_state(*_: object) -> dict[str, int]:
+        return {"ready": 0}
+
+    monkeypatch.setattr(run, "queue_state", queue_state)
+    one = Run.of("single", 1, tmp_path, "always", QUICK, Progress())
+    one.http.working = 1
+    await one._until_empty(cast(fairq.Client, None))
+    assert (one.history.left, trio.current_time()) == (["1 under way over HTTP"], QUICK.limit)
+
+
+async def test_the_worker_over_http_is_at_work_until_the_outcome_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks, settling, may_answer = [[{"id": "t0/f1", "attempt": 1, "lease": 7}]], Event(), Event()
+
+    def post(_url: str, path: str, _body: object) -> object:
+        if path.endswith("/claims"):
+            return {"tasks": tasks.pop() if tasks else []}
+        settling.set()
+        may_answer.wait()
+        return {"outcomes": ["ok"]}
+
+    monkeypatch.setattr(http_worker, "_post", post)
+    monkeypatch.setattr(http_worker, "LATE_PART", 0)
+    worker = http_worker.HttpWorker(["http://none"], History(), 1)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.run)
+            await trio.to_thread.run_sync(settling.wait)
+            assert (worker.working, worker.history.settled) == (1, [])
+            may_answer.set()
+            while worker.working:  # noqa: ASYNC110 - a thread
+                await trio.sleep(0.001)
+            nursery.cancel_scope.cancel()
+    assert [each.outcome for each in worker.history.settled] == ["ok"]
 
 
 def test_pieces_of_a_file_are_added_up(tmp_path: Path) -> None:
