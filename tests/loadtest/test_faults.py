@@ -133,12 +133,12 @@ async def test_the_worker_over_http_is_at_work_until_the_outcome_is_known(monkey
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.run)
             await trio.to_thread.run_sync(settling.wait)
-            assert (worker.working, worker.history.settled) == (1, [])
+            seen = (worker.working, [*worker.history.settled])
             may_answer.set()
             while worker.working:  # noqa: ASYNC110 - a thread
                 await trio.sleep(0.001)
             nursery.cancel_scope.cancel()
-    assert [each.outcome for each in worker.history.settled] == ["ok"]
+    assert (seen, [each.outcome for each in worker.history.settled]) == ((1, []), ["ok"])
 
 
 def test_pieces_of_a_file_are_added_up(tmp_path: Path) -> None:
