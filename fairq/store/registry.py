@@ -254,19 +254,22 @@ class Registry:
         entry = await self.connection.call("HGET", keys.QUEUES, queue)
         if len(places) > 1 and not purge:
             await self._hold(queue, places)
-        how = "any" if purge else "empty"
-        replies = [await self.call(keys.queue_prefix(place), "delete_queue", how) for place in places]
+        how = ("any" if purge else "empty", "block" if len(places) > 1 else "")
+        replies = [await self.call(keys.queue_prefix(place), "delete_queue", *how) for place in places]
         contents = _contents(replies)
         if any(outcome == b"not_empty" for outcome, *_ in replies):
             raise _not_empty(queue, contents)
         if entry is None and all(reply[0] == b"gone" for reply in replies):
             return Deletion("gone", {})
         await self._tell(queue)
-        for place, (outcome, *_) in zip(places, replies, strict=True):
+        # The first place goes last: while it is blocked, nobody makes the queue anew.
+        for place, (outcome, *_) in reversed([*zip(places, replies, strict=True)]):
             while outcome == b"more":
-                if trio.current_time() >= deadline:
-                    return Deletion("more", contents)
+                latest = await self.connection.call("HGET", keys.QUEUES, queue)  # calls that were refused renew it
                 outcome, *_ = await self.call(keys.queue_prefix(place), "delete_queue", "begun")
+                entry = entry if outcome == b"gone" else latest
+                if outcome == b"more" and trio.current_time() >= deadline:
+                    return Deletion("more", contents)
         if entry is not None:
             await self._remove(queue, entry, places)
         return Deletion("ok", contents)

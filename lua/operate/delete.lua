@@ -56,6 +56,7 @@ end
 -- delete_queue(keys, argv): delete a part of a queue; from the first call on every other verb is refused.
 --   argv  3 the contents that it may have: "empty" (none), "any", or "begun": only continue a deletion. One partition
 --         of several: "hold": block it if it is empty; "free": undo that. Neither touches a deletion that has begun
+--         4 "block": begin, and delete nothing yet (may be missing)
 --   out   "more" (of "hold" and "free": a deletion has begun) | "ok" (all is deleted, or it is held or free) |
 --         "not_empty" (nothing was changed) | "gone" (there is no such queue, or its deletion has not begun); then its
 --         contents: name, how many, ...
@@ -79,6 +80,10 @@ function drains.delete_queue(keys, args)
     queue.stage = DELETING
     close.call(call)
     if what == 'hold' then return {'ok', unpack(counts)} end
+  end
+  if args[4] == 'block' then
+    redis.call('SET', call.prefix .. 'deleting', '', 'NX')
+    return {'more', unpack(counts)}
   end
   if sweep_some(call) then return {'more', unpack(counts)} end
   unlink(call, {'queue', 'deleting', 'test'})

@@ -13,7 +13,7 @@ import trio
 from attrs import evolve
 from redis.crc import key_slot
 
-from fairq.errors import NotEmpty
+from fairq.errors import Deleting, NotEmpty
 from fairq.model.checks import owner_of
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.limits import OpeningHours
@@ -295,6 +295,31 @@ async def test_a_deletion_that_has_begun_in_one_place_goes_on_in_all(store: Stor
     assert (await store.registry.delete("many", purge=True, seconds=0)).outcome == "more"
     assert (await store.registry.delete("many", purge=False)).outcome == "ok"
     assert await store.queues() == []
+
+
+@pytest.mark.parametrize("others", [1, 300])  # of which keys one call looks through, and of which it does not
+@pytest.mark.parametrize("purge", [False, True])
+async def test_nobody_makes_a_queue_anew_while_some_of_its_places_are_being_deleted(
+    store: Store, monkeypatch: pytest.MonkeyPatch, purge: bool, others: int
+) -> None:
+    await store.registry.make("many", "", partitions=4)
+    for n in range(others):
+        await store.enqueue("other", f"t{n}", [NewTask(f"t{n}/a", b"1")])
+    call, ended = store.registry.call, list[str]()
+
+    async def then_enqueue(prefix: str, verb: str, *args: Any) -> Any:
+        reply = await call(prefix, verb, *args)
+        if verb == "delete_queue" and args[0] != "hold":
+            ended.extend([prefix] if reply[0] == b"ok" else [])
+            for tenant in TENANTS if 0 < len(ended) < 4 else ():
+                with pytest.raises(Deleting):
+                    await store.enqueue("many", tenant, [NewTask(f"{tenant}/a", b"1")])
+        return reply
+
+    monkeypatch.setattr(store.registry, "call", then_enqueue)
+    assert (await store.registry.delete("many", purge=purge)).outcome == "ok"
+    assert len(ended) == 4
+    assert await store.queues() == ["other"]
 
 
 async def breaking_off(store: Store, monkeypatch: pytest.MonkeyPatch, *, purge: bool) -> None:

@@ -192,17 +192,22 @@ async def test_a_deletion_that_was_broken_off_bars_the_queue_until_another_finis
         assert await put(one, "b") == ["ok"]
 
 
-async def test_who_ends_a_deletion_that_others_have_ended_touches_no_queue_made_since(store_url: str) -> None:
+@pytest.mark.parametrize("moment", ["delete_queue", "remove_queue"])  # after the first, before the second
+async def test_who_ends_a_deletion_that_others_have_ended_touches_no_queue_made_since(
+    store_url: str, redis_client: redis.Redis, moment: str
+) -> None:
     async with opened(store_url, 2, quota=100) as (one, two):
         await put(one, "a")
+        redis_client.mset({f"other:{n}": "" for n in range(1000)})  # more keys than one call looks through
         call = one.registry.call
 
         async def let_other_finish(prefix: str, verb: str, *args: object) -> object:
-            if verb == "remove_queue":
+            begun = await call(prefix, verb, *args) if verb == "delete_queue" else None
+            if verb == moment:
                 one.registry.call = call
                 await two.registry.delete(Q, purge=True)
                 await put(two, "b")
-            return await call(prefix, verb, *args)
+            return begun or await call(prefix, verb, *args)
 
         one.registry.call = let_other_finish
         assert (await one.registry.delete(Q, purge=True)).outcome == "ok"
