@@ -161,6 +161,7 @@ def _become(command: Sequence[str], log: str, variables: Mapping[str, str]) -> N
     nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for number, source in enumerate((nothing, output, output)):
         os.dup2(source, number)
+    print("it has begun", flush=True)  # if this is the last line, a signal has ended it
     code: Any = 1
     try:
         if command[0] != FAIRQ:
@@ -175,5 +176,7 @@ def _become(command: Sequence[str], log: str, variables: Mapping[str, str]) -> N
     except BaseException:
         traceback.print_exc()
     finally:
+        if not code:  # else it has said why
+            print("it has ended with code 0")
         sys.stdout.flush()
         os._exit(code if isinstance(code, int) else 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from loadtest.faults.forking import Forker
+from loadtest.faults.forking import FAIRQ, Forker
 from loadtest.faults.kept import Kept
 from loadtest.processes import ROOT
 from tests.processes import is_running
@@ -17,11 +17,11 @@ LIMIT_S = 60.0
 SLEEP = ["sleep", "1000"]
 
 
-async def line_of(log: Path) -> str:
-    """Wait for a line of a log."""
-    while not (text := await trio.Path(log).read_text()).endswith("\n"):  # noqa: ASYNC110 - another process
+async def last_line_of(log: Path) -> str:
+    """Wait for the second line of a log."""
+    while (text := await trio.Path(log).read_text()).count("\n") < 2:  # noqa: ASYNC110 - another process
         await trio.sleep(0.01)
-    return text
+    return text.splitlines()[-1]
 
 
 async def test_a_closed_forker_leaves_no_process_behind(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ async def test_a_closed_forker_leaves_no_process_behind(tmp_path: Path) -> None:
         still = await forker.start(SLEEP, tmp_path / "still.log", {})
         still.send_signal(signal.SIGSTOP)
         shell = await forker.start(["sh", "-c", f"setsid {' '.join(SLEEP)} & echo $!; wait"], log, {})
-        left = int(await line_of(log))
+        left = int(await last_line_of(log))
         shell.kill()
         await shell.wait()
         assert is_running(left)
@@ -40,7 +40,8 @@ async def test_a_closed_forker_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 async def test_a_process_that_ends_by_itself_is_started_again_and_the_end_of_its_log_is_kept(tmp_path: Path) -> None:
-    forker, commands = Forker(ROOT), list[Sequence[str]]([["sh", "-c", "echo no such store; exit 3"], SLEEP])
+    forker, silent = Forker(ROOT), ["sh", "-c", "kill -TERM $$"]
+    commands = list[Sequence[str]]([["sh", "-c", "echo no such store; exit 3"], silent, [FAIRQ, "--version"], SLEEP])
     kept = Kept(lambda: forker.start(commands.pop(0), kept.log, {"FAIRQ_URL": "none"}), tmp_path / "log")
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
@@ -49,4 +50,4 @@ async def test_a_process_that_ends_by_itself_is_started_again_and_the_end_of_its
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
         await forker.close()
-    assert kept.crashes == ["no such store"]
+    assert kept.crashes == ["no such store", "it has begun", "it has ended with code 0"]
