@@ -82,7 +82,7 @@ class Rounds:
         """Note that a round is over."""
         now = astuple(self.cost)
         self._rounds.append([(after - before) / self.jobs for before, after in zip(self._before, now, strict=True)])
-        self._before = now
+        self._before = astuple(self.cost)  # without what this has called
 
     def cheapest(self) -> Cost:
         """Return what one job costs."""
