@@ -6,7 +6,7 @@ import inspect
 import threading
 from _thread import interrupt_main
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial, wraps
 from typing import Any
 
@@ -19,6 +19,7 @@ import fairq
 import fairq.sync
 import fairq.testing.sync
 from fairq.errors import Unavailable
+from fairq.io import cancel_backoff
 from fairq.model.tasks import TaskState
 from fairq.server.run import Served
 from fairq.sync.blocking import finish
@@ -281,6 +282,18 @@ async def working(app: fairq.Worker) -> AsyncIterator[TaskGroup]:
         await group.start(app.run)
         yield group
         group.cancel_scope.cancel()
+
+
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[anyio.CancelScope]:
+    """Collect the limits of handlers that have a timeout: it is over for one when its limit is cancelled."""
+    found, limit = list[anyio.CancelScope](), cancel_backoff.limit
+
+    def note(scope: anyio.CancelScope) -> AbstractContextManager[Any]:
+        found.append(scope)
+        return limit(scope)
+
+    monkeypatch.setattr(cancel_backoff, "limit", note)
+    return found
 
 
 async def wait_state(task: fairq.EnqueuedTask, wanted: str) -> TaskState:

@@ -20,7 +20,7 @@ import fairq
 from fairq.client.threads import Threads
 from fairq.client.timeouts import TimedOut
 
-from .runtimes import Service, wait_until, working
+from .runtimes import Service, limits, wait_until, working
 from .test_isolation import LOOPS, on_loops
 
 SHARED = ValueError("one exception for all")
@@ -229,8 +229,16 @@ async def test_the_frames_of_a_thread_that_nobody_waits_for_are_free_when_it_end
 
     if not is_late:
         monkeypatch.setattr(Threads, "_in_thread", end_with_it)
-    with contextlib.suppress(TimedOut):  # pytest's own would keep it
-        await threads.run(handle, "kept" if is_late else "error", 0.01)
+    of_threads = limits(monkeypatch)
+
+    async def end_time() -> None:
+        await wait_until(lambda: bool(held))
+        of_threads[0].cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(end_time)
+        with contextlib.suppress(TimedOut):  # pytest's own would keep it
+            await threads.run(handle, "kept" if is_late else "error", 3600)
     leave.set()
     await wait_until(lambda: not threads.abandoned)
     await wait_until(lambda: bool(held) and held[0]() is None, 5)

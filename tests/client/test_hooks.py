@@ -19,7 +19,7 @@ from fairq.errors import BadRequest
 from tests.logs import captured_logs
 from tests.store.cases import case
 
-from .runtimes import Service, on_both, wait_state, working
+from .runtimes import Service, limits, on_both, wait_state, wait_until, working
 
 
 @on_both
@@ -314,23 +314,29 @@ async def test_errors_pass_through_plain_middleware_and_its_own_are_the_task_s(s
 
 
 @on_both
-async def test_plain_middleware_of_a_thread_that_was_left_ends_with_its_function(service: Service) -> None:
-    app, leave, closed = service.worker(), threading.Event(), threading.Event()
+async def test_plain_middleware_of_a_thread_that_was_left_ends_with_its_function(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, began, leave, closed = service.worker(), threading.Event(), threading.Event(), threading.Event()
+    of_handlers = limits(monkeypatch)
 
     @app.middleware
     def close(task: fairq.Task) -> Iterator[None]:
         yield
         closed.set()
 
-    @app.task("emails", timeout=0.05)
+    @app.task("emails", timeout=3600)
     def block(task: fairq.Task) -> None:
+        began.set()
         leave.wait(30)
 
     async with service.client() as client:
         with captured_logs() as lines:
             async with working(app):
                 task = await client.enqueue("emails", 1, max_attempts=1)
-                assert (await wait_state(task, "dead")).error == "timeout: the handler did not end within 0.05 s"
+                await wait_until(began.is_set)
+                of_handlers[0].cancel()
+                assert (await wait_state(task, "dead")).error == "timeout: the handler did not end within 3600 s"
                 assert not closed.is_set()
         leave.set()
         assert await anyio.to_thread.run_sync(closed.wait, 30)

@@ -19,7 +19,7 @@ from tests.logs import captured_logs
 from tests.server.harness import OPERATOR
 from tests.store.cases import case
 
-from .runtimes import Service, on_both, wait_state, wait_until, working
+from .runtimes import Service, limits, on_both, wait_state, wait_until, working
 
 
 @on_both
@@ -150,11 +150,14 @@ async def test_the_timeout_of_the_queue_holds_where_it_is_shorter(service: Servi
 
 
 @on_both
-async def test_the_slot_of_a_plain_function_is_kept_while_its_thread_runs(service: Service) -> None:
+async def test_the_slot_of_a_plain_function_is_kept_while_its_thread_runs(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_handlers = limits(monkeypatch)
     app, leave, began, ran = service.worker(1), threading.Event(), threading.Event(), list[Any]()
 
     @app.task("emails")
-    @app.task("emails", name="short", timeout=0.5)
+    @app.task("emails", name="short", timeout=3600)
     def handle(task: fairq.Task) -> None:
         if task.payload == "block":
             began.set()
@@ -163,8 +166,9 @@ async def test_the_slot_of_a_plain_function_is_kept_while_its_thread_runs(servic
 
     async with service.client() as client, working(app):
         blocked = await client.enqueue("emails", "block", name="short", max_attempts=1)
+        await wait_until(began.is_set)
+        of_handlers[0].cancel()
         assert (await wait_state(blocked, "dead")).error.startswith("timeout: ")
-        await wait_until(began.is_set)  # a busy machine may start the thread late
         assert app._run.threads.names_of_abandoned() == [handle.__qualname__]
         task = await client.enqueue("emails", "next")
         await wait_until(lambda: app._run.driver.session.sent_credit == 0)
@@ -231,6 +235,7 @@ async def test_a_burst_whose_slots_are_all_kept_waits_for_one_and_does_not_ask_o
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, leave, asked = service.worker(1), threading.Event(), list[str]()
+    began, of_handlers = threading.Event(), limits(monkeypatch)
     request = WorkerSession.request
 
     def counted(self: WorkerSession, verb: str, *args: Any) -> Any:
@@ -238,9 +243,10 @@ async def test_a_burst_whose_slots_are_all_kept_waits_for_one_and_does_not_ask_o
         return request(self, verb, *args)
 
     @app.task("emails")
-    @app.task("emails", name="short", timeout=0.5)
+    @app.task("emails", name="short", timeout=3600)
     def handle(task: fairq.Task) -> None:
         if task.payload == "block":
+            began.set()
             leave.wait(20)
 
     with captured_logs() as lines:
@@ -249,6 +255,8 @@ async def test_a_burst_whose_slots_are_all_kept_waits_for_one_and_does_not_ask_o
             await client.enqueue("emails", "next")
             monkeypatch.setattr(WorkerSession, "request", counted)
             group.start_soon(partial(app.run, burst=True))
+            await wait_until(began.is_set)
+            of_handlers[0].cancel()
             await wait_state(blocked, "dead")
             for _ in range(50):
                 await blocked.state()

@@ -20,6 +20,7 @@ from tests.store.proxy import Proxy, open_proxy
 from tests.store.waiting import wait_until
 
 from .harness import wait_state, working
+from .runtimes import limits
 from .test_worker_prefetch import count_leased, prefetching, recording
 
 
@@ -150,14 +151,17 @@ async def test_what_a_worker_gives_back_keeps_its_order(served: Served, ada: fai
     assert began == [0, 1, 2, 3, 4]
 
 
-async def test_a_push_that_is_under_way_to_an_abandoned_thread_goes_back(server_store: str) -> None:
+async def test_a_push_that_is_under_way_to_an_abandoned_thread_goes_back(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     began, finish, pushes = threading.Event(), threading.Event(), []
+    of_handlers = limits(monkeypatch)
     with trio.fail_after(60):
         async with behind_a_proxy(server_store) as (served, proxy, ada):
             app = prefetching(served, concurrency=1, prefetch=1)
             app.url = f"ws://127.0.0.1:{proxy.port}"
 
-            @app.task("emails", timeout=0.2)
+            @app.task("emails", timeout=3600)
             def send(task: fairq.Task) -> None:
                 began.set()
                 finish.wait(30)
@@ -179,6 +183,7 @@ async def test_a_push_that_is_under_way_to_an_abandoned_thread_goes_back(server_
                     return (await late.state()).state == "leased"
 
                 await wait_until(is_pushed)
+                of_handlers[0].cancel()
                 await wait_until(lambda: working_.threads.abandoned == 1)
                 proxy.release()
                 await wait_state(late, "ready")
