@@ -56,6 +56,15 @@ def haste(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr("fairq.server.engine.net.transport.CLOSE_S", 0.1)
 
 
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that wait for each other's answers, and the store's, however busy the machine; else tests say less."""
+    if "autojump_clock" not in request.fixturenames:
+        for constant in "engine.net.questions.ANSWER_S", "web.admin.health.ANSWER_S", "web.dashboard.live.ANSWER_S":
+            monkeypatch.setattr(f"fairq.server.{constant}", 60.0)
+        monkeypatch.setattr("fairq.server.web.dashboard.site._ANSWER_S", 60.0)
+
+
 @pytest.fixture
 def server_store(pytestconfig: pytest.Config, running_stores: Callable[[str], stores.Server]) -> str:
     """The URL of the session's store, emptied."""
