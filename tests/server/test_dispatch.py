@@ -25,6 +25,7 @@ from fairq.store.store import Store
 from fairq.store.task_calls import Claim
 from tests.store.waiting import wait_until
 
+from .clock import StoreClock
 from .harness import OPERATOR, WORKER, Raw, lease_of, noted_calls, raw, tenant
 
 IDS = [f"id-{number}" for number in range(20)]
@@ -268,7 +269,7 @@ async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(serv
 
 @pytest.mark.usefixtures("quick_floor")
 async def test_a_lease_that_is_over_frees_its_place_though_it_is_never_settled(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    store_clock: StoreClock, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.server.engine.dispatch.worker_account.OVER_S", 0.1)
     async with (
@@ -281,11 +282,19 @@ async def test_a_lease_that_is_over_frees_its_place_though_it_is_never_settled(
         await ada.enqueue("q", ["a"])
         await worker.attach("q", credit=1)
         (first,) = await worker.pushed()
+        store_clock.move(store_clock.now_ms + 201)
         (second,) = await worker.pushed()
         assert (first["attempt"], second["attempt"]) == (1, 2)
         assert await worker.settle("q", "ack", first) == ["stale"]
         assert await brings.attach("q", credit=1, leases=[lease_of(second)]) == ["ok"]
         await worker.ask("credit", credit=0)
+        store_clock.move(store_clock.now_ms + 201)
+
+        async def is_lost() -> bool:
+            return (await served.app.store.tasks("q", ["ada/a"]))[0].state == "delayed"
+
+        await wait_until(is_lost)
+        store_clock.move(store_clock.now_ms + 10_000)
         assert (await brings.pushed())[0]["attempt"] == 3
 
 
