@@ -108,6 +108,9 @@ class ServerThread:
         return url_of(self.served)
 
 
+TIMEOUTS = "0.5", "4", "16"  # of commands that are to fail in time, and know why by then: a busy machine is late
+
+
 class Commands:
     """Runs commands against a server, as an operator or a tenant."""
 

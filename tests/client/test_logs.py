@@ -71,18 +71,20 @@ async def test_a_drained_worker_does_not_say_that_it_connects_again(service: Ser
 
 @pytest.mark.parametrize("opened", ["async", "sync"])
 def test_that_there_is_no_server_is_warned_of_once(opened: str) -> None:
-    def ask() -> None:
+    def ask(seconds: float) -> None:
         with fairq.sync.open_client(url, token="dev-tenant:ada") as client:
-            client.enqueue("emails", 1, timeout=0.5)
+            client.enqueue("emails", 1, timeout=seconds)
 
-    async def ask_async() -> None:
+    async def ask_async(seconds: float) -> None:
         async with fairq.open_client(url, token="dev-tenant:ada") as client:
-            await client.enqueue("emails", 1, timeout=0.5)
+            await client.enqueue("emails", 1, timeout=seconds)
 
-    url = f"ws://127.0.0.1:{stores.free_port()}"
-    with captured_logs() as lines, pytest.raises(fairq.Unavailable):
-        ask() if opened == "sync" else trio.run(ask_async)
-    levels = [line["log_level"] for line in lines if line["event"] == "cannot connect"]
+    url, levels = f"ws://127.0.0.1:{stores.free_port()}", list[str]()
+    for seconds in (0.5, 4, 16):  # a busy machine does not try twice so soon
+        if len(levels) < 2:
+            with captured_logs() as lines, pytest.raises(fairq.Unavailable):
+                ask(seconds) if opened == "sync" else trio.run(ask_async, seconds)
+            levels = [line["log_level"] for line in lines if line["event"] == "cannot connect"]
     assert levels[:2] == ["warning", "info"]
     assert "warning" not in levels[1:]
 

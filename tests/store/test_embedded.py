@@ -233,10 +233,10 @@ async def test_the_orphan_of_a_killed_owner_is_shut_down_before_its_data_is_used
 
 
 async def test_a_store_that_hangs_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SILENT_S", 0.5)
     async with embedded(tmp_path):
         with trio.fail_after(60):
             await module.wait_loaded(tmp_path)
+            monkeypatch.setattr(module, "SILENT_S", 0.5)
             pid = store_pid(tmp_path)
             os.kill(pid, signal.SIGSTOP)
             try:

@@ -108,7 +108,7 @@ async def test_a_store_that_stops_answering_ends_a_backup(tmp_path: Path, monkey
             (listener,) = await nursery.start(
                 trio.serve_listeners, serve, await trio.open_tcp_listeners(0, host="127.0.0.1")
             )
-            with pytest.raises(Unavailable, match="does not answer"):
-                await back_up(f"redis://127.0.0.1:{listener.socket.getsockname()[1]}", io.BytesIO(), tmp_path)
+            while not silent.is_set():  # a busy machine may take the first answers for late ones
+                with pytest.raises(Unavailable, match="does not answer"):
+                    await back_up(f"redis://127.0.0.1:{listener.socket.getsockname()[1]}", io.BytesIO(), tmp_path)
             nursery.cancel_scope.cancel()
-    assert silent.is_set()

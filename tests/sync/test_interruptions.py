@@ -90,24 +90,39 @@ def test_a_signal_handler_that_makes_a_call_is_reported(
     assert [each.payload for each in ada.peek("emails")] == [0, 1]
 
 
+@pytest.mark.parametrize("moment", ["before it leaves", "as it wakes the next"])
 def test_an_interrupted_hand_over_wakes_the_next_all_the_same(
-    service: Service, ada: fairq.sync.Client, calls: Calls, monkeypatch: pytest.MonkeyPatch
+    moment: str, service: Service, ada: fairq.sync.Client, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = ada.enqueue("emails", 1, result_ttl=60)
-    first = calls.start(lambda: task.result(timeout=0.5))
+    one, two = ada.enqueue_many("emails", [1, 2], result_ttl=60)
+    first = calls.start(one.result)
     wait_for(lambda: ada._driver._leader is not None)
-    second = calls.start(lambda: task.result(timeout=0.8))
+    second = calls.start(two.result)
     wait_for(lambda: len(ada._driver._line) == 1)
-    wake, is_once = Place.wake, iter([True])
+    wake, leave, is_once = Place.wake, Driver._leave, iter([True])
 
-    def interrupted(place: Place) -> None:
-        if threading.current_thread() is calls.threads[0] and ada._driver._leader is place and next(is_once, False):
+    def interrupt() -> None:
+        if threading.current_thread() is calls.threads[0] and next(is_once, False):
             raise KeyboardInterrupt
+
+    def interrupted_wake(place: Place) -> None:
+        if ada._driver._leader is place:
+            interrupt()
         wake(place)
 
-    monkeypatch.setattr(Place, "wake", interrupted)
-    found = calls.join(first, second)
-    assert isinstance(found[0], KeyboardInterrupt)
+    def interrupted_leave(driver: Driver, call: Call, place: Place) -> None:
+        interrupt()
+        leave(driver, call, place)
+
+    if moment == "before it leaves":
+        monkeypatch.setattr(Driver, "_leave", interrupted_leave)
+    else:
+        monkeypatch.setattr(Place, "wake", interrupted_wake)
+    with fairq.sync.open_client(service.url, token=tenant("ada")) as other:
+        other.cancel("emails", [one.id])
+        assert isinstance(calls.join(first)[0], KeyboardInterrupt)
+        other.cancel("emails", [two.id])
+        calls.join(second)
     ada.enqueue("emails", 2, timeout=LIMIT_S)
 
 

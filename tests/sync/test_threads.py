@@ -99,7 +99,7 @@ def test_each_call_ends_at_its_own_time(service: Service, ada: fairq.sync.Client
     slow = calls.start(lambda: ada.enqueue("emails", 1, timeout=LIMIT_S))
     wait_for(lambda: ada._driver._leader is not None)
     fast = calls.start(lambda: ada.tasks("emails", ["a"], timeout=0.05))
-    assert isinstance(calls.join(fast)[0], OutcomeUnknown)
+    assert isinstance(calls.join(fast)[0], OutcomeUnknown | Unavailable)  # it may not have been sent by then
     assert slow not in calls.results
     service.soon(service.proxy.release)
     calls.join(slow)
@@ -114,12 +114,12 @@ def silent_server() -> Iterator[int]:
 
 def test_a_call_ends_in_time_while_another_thread_connects(calls: Calls) -> None:
     with silent_server() as port, fairq.sync.open_client(f"ws://127.0.0.1:{port}", token="t") as client:
-        slow = calls.start(lambda: client.enqueue("emails", 1, timeout=1.0))
+        slow = calls.start(lambda: client.enqueue("emails", 1, timeout=LIMIT_S))
         wait_for(lambda: client._driver._leader is not None)
         fast = calls.start(lambda: client.enqueue("emails", 2, timeout=0.05))
         assert isinstance(calls.join(fast)[0], Unavailable)
         assert slow not in calls.results
-        assert isinstance(calls.join(slow)[0], Unavailable)
+    assert isinstance(calls.join(slow)[0], Closed)
 
 
 def test_closing_ends_calls_of_other_threads(service: Service, calls: Calls) -> None:
