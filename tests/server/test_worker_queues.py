@@ -43,12 +43,15 @@ async def test_no_slot_idles_when_only_one_queue_has_work(ada: Raw, worker: Raw)
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_a_queue_that_begins_to_wait_gets_the_next_slot_that_falls_free(ada: Raw, worker: Raw) -> None:
+async def test_a_queue_that_begins_to_wait_gets_the_next_slot_that_falls_free(
+    served: Served, ada: Raw, worker: Raw
+) -> None:
     await ada.enqueue("long", [f"long-{n}" for n in range(40)])
     await worker.attach("long", "quick", credit=2)
     first, second = await worker.pushed(2)
-    for n in range(12):
+    for n in range(5):
         await ada.enqueue("quick", [f"quick-{n}"])
+        await wait_until(lambda: served.app.queues.accounts.waiting(["quick"]) == ["quick"])  # it has heard of the task
         assert await worker.settle("long", "ack", first) == ["ok"]
         (quick,) = await worker.pushed()
         assert quick["id"] == f"quick-{n}"
