@@ -59,13 +59,12 @@ class Fork:
 
     async def wait(self) -> int:
         """Wait until it has ended; any number of tasks may."""
-        if self.poll() is None:
+        while self.poll() is None:
             own = os.dup(self._pidfd)
             try:
-                await trio.lowlevel.wait_readable(own)
+                await trio.lowlevel.wait_readable(own)  # which may return too early
             finally:
                 os.close(own)
-            self.poll()
         return 0
 
     def send_signal(self, number: signal.Signals) -> None:
