@@ -1,4 +1,7 @@
-"""A server, a Celery worker of two processes, and the project's app in the test's process."""
+"""A server, a Celery worker of two processes, and the project's app in the test's process.
+
+The app's module is imported once, with the address of the server: so there is one server for each test process.
+"""
 
 from __future__ import annotations
 
@@ -43,20 +46,20 @@ def worker(variables: Mapping[str, str], *options: str, ready: str = "ready.") -
         yield process
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a server."""
     with served(tmp_path_factory.mktemp("data")) as port:
         yield port
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def variables(port: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The project's variables."""
     return variables_for(port, tmp_path_factory.mktemp("results"))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def shop(variables: dict[str, str]) -> Iterator[Any]:
     """The project's module, in this process."""
     with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +74,7 @@ def shop(variables: dict[str, str]) -> Iterator[Any]:
             sender.client.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def working(variables: dict[str, str]) -> Iterator[None]:
     """A worker works."""
     with worker(variables):

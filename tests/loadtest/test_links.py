@@ -162,7 +162,7 @@ async def test_a_call_stands_still_at_its_edge(when: str, start_store: Callable[
     link = Link(free_port(), store.port, reads_calls=True)
     with trio.fail_after(LIMIT_S), stores.connect(store.url) as client:
         client.function_load(
-            "#!lua name=fq_1\nserver.register_function('fq_1_claim', function(k) return server.call('INCR', k[1]) end)"
+            "#!lua name=fq_1\nredis.register_function('fq_1_claim', function(k) return redis.call('INCR', k[1]) end)"
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(link.run)
