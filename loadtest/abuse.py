@@ -51,7 +51,7 @@ DELAYED = {"pending waits", "queue names"}  # rows in which the victim has delay
 NEWCOMERS = {"silent connections", "refused handshakes"}  # and in which somebody else connects
 WORKERS = {"slow worker": 8}  # how many tasks the abuser itself is to acknowledge
 
-FLOODER = "abuser"
+FLOODER, WAITER = "abuser", "waiter"
 ROWS = (*ABUSERS, SAME_PRODUCER)
 
 Rounds = dict[str, list[float]]  # measurements of a round: name of the figure -> ms of each task
@@ -327,13 +327,14 @@ async def _abuser(victim: Victim, name: str, seconds: float) -> AsyncIterator[Ca
 
 @asynccontextmanager
 async def _flooding(victim: Victim, seconds: float) -> AsyncIterator[Callable[[], Awaitable[Counter[str]]]]:
-    """Have another tenant of the victim's producer await many results, and enqueue all that it may, and then more."""
+    """Have one other tenant of the producer await many results, and one enqueue all that it may, and then more."""
     did, over, client = Counter[str](), trio.Event(), victim.producer
     assert client is not None
     async with fairq.open_client(victim.server.url, token="dev-operator") as operator:
         limits = {"queue": ABUSED, "tenant": FLOODER, "limits": {"queued": FLOOD_QUEUED}}
         await operator.request("set_limits", limits)
-    waited = await client.enqueue_many(ABUSED, range(FLOOD_WAITS), tenant=FLOODER, delay=3600, result_ttl=60)
+    # The flooder may have no room left by a round before.
+    waited = await client.enqueue_many(ABUSED, range(FLOOD_WAITS), tenant=WAITER, delay=3600, result_ttl=60)
 
     async def flood() -> None:
         while True:
