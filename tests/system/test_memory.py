@@ -54,7 +54,7 @@ async def test_a_worker_of_many_queues_that_reads_nothing_is_given_no_more_than_
         async with fairq.open_client(url, token=tenant("ada")) as client:
             for queue in queues:
                 await client.enqueue(queue, payload, id="a", timeout=100)
-        async with raw(url, WORKER) as worker, fairq.open_operator(url, token=OPERATOR) as op:
+        async with raw(url, WORKER) as worker, fairq.open_operator(url, token=OPERATOR, timeout=100) as op:
             credit = 500  # several queues claim at once
             await worker.send("attach", ref=1, worker="w", queues=queues, credit=credit, leases=[])
 
