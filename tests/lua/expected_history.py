@@ -37,7 +37,7 @@ class ExpectedHistory:
         new |= Counter({of: sum(share[of] for share in everyone) for of in ("delivered", "entitled")})
         is_new = now - model.call_origin < NEW_MS
         last = self.last if self.last is not None else Counter() if is_new else new
-        if self.last is not None and self.epoch != model.epoch:  # what was never counted is not taken for new
+        if self.last is not None and self.epoch != model.epoch:  # totals before the first count are no growth
             last = Counter({**last, "delivered": 0, "entitled": 0})
         grown = {name: new[name] - last[name] for name in (*OF_QUEUE[:-1], "delivered", "entitled")}
         self.last, self.epoch = new, model.epoch
