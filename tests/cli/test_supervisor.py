@@ -122,7 +122,7 @@ def test_a_child_that_dies_is_started_again_under_its_name_and_one_that_is_drain
         (tmp_path / "slow").touch()
         read_until(process, "ends slow")
         connected(server, 2)
-        assert server.state(id).state == "done", "it got its task back"
+        wait_for(lambda: server.state(id).state == "done")  # it got its task back, and reports its end after it prints
         names = [row["worker"] for row in commands("workers", "list", "--json").json]
         assert sorted(names) == ["web-1", "web-2"]
         assert commands("workers", "drain", "web-1").code == 0
