@@ -14,7 +14,8 @@ from fairq.cli.confirm import Yes, agrees, check_choice
 from fairq.cli.meter import meter
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import columns_of, print_fields, print_json, print_rows, printable
-from fairq.errors import BadRequest, NotFound, Unavailable
+from fairq.client.requests import check_whole
+from fairq.errors import BadRequest, NotFound
 from fairq.model.texts import say_away
 
 if TYPE_CHECKING:
@@ -75,20 +76,20 @@ def list_(
         raise BadRequest("limit must be at least 1", field="limit")
 
     others = 0  # that do not match
-    away: dict[str, AwayPartition] = {}
+    away: list[AwayPartition] = []
 
     async def work(client: Client) -> tuple[list[dict[str, Any]], int]:
-        nonlocal others
+        nonlocal others, away
         rows: list[dict[str, Any]] = []
         letters = client.dead_letters(queue).pages(count=min(limit, 500), brief=not json, **(which or Filter()).pack())
         async with aclosing(letters) as pages:
             async for page in pages:
                 rows += [asdict(letter) for letter in page.letters]
-                away.update((each.partition, each) for each in page.away)
+                away += page.away
                 if len(rows) >= limit:
                     break
-        if json and away:
-            raise Unavailable(say_away(queue, [*away.values()]))
+        if json:
+            check_whole(queue, away)
         left = page.left + len(rows[limit:])
         if not rows and which is not None:
             first = await client.dead_letters(queue).page(count=1, brief=True)
@@ -101,7 +102,7 @@ def list_(
     if left and not json:
         print(f"{left:,} more: raise --limit or narrow the filter")
     if away:
-        print(say_away(queue, [*away.values()]))
+        print(say_away(queue, away))
 
 
 @dead.command

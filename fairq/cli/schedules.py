@@ -12,17 +12,15 @@ from fairq.cli.options import Json, Server, Span, run_with
 from fairq.cli.output import columns_of, local_time, print_json, print_rows
 from fairq.cli.payloads import read_payload
 from fairq.cli.task_flags import TaskFlags
-from fairq.client.bodies import rows as rows_of
-from fairq.client.requests import away_in, named
+from fairq.client.requests import check_whole
+from fairq.client.schedules import read_schedules
 from fairq.errors import BadRequest, NotFound
-from fairq.model.checks import MAX_BATCH
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import SCHEDULED
 from fairq.model.texts import moment_of, say_away
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
-    from fairq.model.places import AwayPartition
 
 schedules = App(name="schedules", help="Create, list, pause, resume and remove recurring tasks.")
 
@@ -104,28 +102,15 @@ def list_(queue: str, *, tenant: Tenant = None, json: Json = False, server: Serv
 
     Example: `fairq schedules list emails`
     """
-    away: dict[str, AwayPartition] = {}
-
-    async def work(client: Client) -> list[ScheduleState]:
-        if json:
-            return await client.schedules(queue, tenant=tenant)
-        found: dict[tuple[str, str], ScheduleState] = {}
-        body, offset = named(queue, tenant) | {"count": MAX_BATCH}, 0
-        while True:
-            page = await client.request("schedules", body | {"offset": offset})
-            away.update((each.partition, each) for each in away_in(page))
-            found.update({(row.tenant, row.name): row for row in rows_of(ScheduleState, page["schedules"])})
-            if len(page["schedules"]) < MAX_BATCH:
-                return list(found.values())
-            offset += MAX_BATCH
-
-    states = run_with(server, work)
+    states, away = run_with(server, lambda client: read_schedules(client, queue, tenant))
+    if json:
+        check_whole(queue, away)
     rows = [{name: it for name, it in asdict(state).items() if name not in _NOT_LISTED} for state in states]
     if not json:
         rows = [row | _cells(state) for row, state in zip(rows, states, strict=True)]
     print_rows(f"schedules of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no schedules", json=json)
     if away:
-        print(say_away(queue, [*away.values()]))
+        print(say_away(queue, away))
 
 
 def _cells(state: ScheduleState) -> dict[str, Any]:

@@ -18,11 +18,9 @@ from fairq.cli.purges import DryRun, purge
 from fairq.cli.report import show_report
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
-from fairq.client.bodies import rows as rows_of
-from fairq.client.requests import away_in
+from fairq.client.operator import read_tenants
 from fairq.model.checks import check_weight
 from fairq.model.fairness import split_service
-from fairq.model.places import AwayPartition
 from fairq.model.tenants import TenantState
 from fairq.model.texts import say_away
 
@@ -55,7 +53,7 @@ def list_(queue: str, *, watch: Watch = False, json: Json = False, server: Serve
     async def picture(client: OperatorClient, lines: int) -> RenderableType:
         from rich.console import Group
 
-        states, away = await _read(client, queue)
+        states, away = await read_tenants(client, queue)
         rows = _rows(states)
         empty = f"queue {queue} has no tenants yet"
         table = make_table(f"tenants of {queue}", _COLUMNS, rows, empty=empty, rare=_RARE, lines=lines)
@@ -65,20 +63,6 @@ def list_(queue: str, *, watch: Watch = False, json: Json = False, server: Serve
         print_json(_rows(run_with(server, lambda client: client.tenants(queue))))
     else:
         draw(server, picture, once=not watch)
-
-
-async def _read(client: OperatorClient, queue: str) -> tuple[list[TenantState], list[AwayPartition]]:
-    """Read the tenants of the partitions that answer, and name the others."""
-    found: dict[str, TenantState] = {}
-    away: dict[str, AwayPartition] = {}
-    body: dict[str, Any] = {"queue": queue}
-    while True:
-        page = await client.request("tenants", body)
-        found |= {row.tenant: row for row in rows_of(TenantState, page["tenants"])}
-        away |= {each.partition: each for each in away_in(page)}
-        if not page.get("cursor"):
-            return [found[name] for name in sorted(found)], list(away.values())
-        body["cursor"] = page["cursor"]
 
 
 def _rows(states: Sequence[TenantState]) -> list[dict[str, Any]]:

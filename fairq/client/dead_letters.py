@@ -77,12 +77,12 @@ class DeadLetters:
 
         Raises: Unavailable at the end if some cannot be read, since their partition does not answer.
         """
-        away: set[AwayPartition] = set()
+        away: list[AwayPartition] = []
         async with aclosing(self.pages(brief=brief, **which)) as pages:
             async for page in pages:
                 for letter in page.letters:
                     yield letter
-                away.update(page.away)
+                away += page.away
         check_whole(self.queue, away)
 
     async def show(self, id: str) -> DeadLetter:
@@ -128,10 +128,10 @@ class DeadLetters:
         step = max(1, int(min(PAGE_IDS, rate * STEP_S)))
         sweep = lazy.dead_letters.Sweep
         done, next_at = sweep(0, 0, 0), self._client._caller.now()
-        away: set[AwayPartition] = set()
+        away: list[AwayPartition] = []
         async with aclosing(self.pages(brief=True, **which)) as pages:
             async for page in pages:
-                away.update(page.away)
+                away += page.away
                 ids = [letter.id for letter in page.letters]
                 done = sweep(done.changed, done.gone, len(ids) + page.left, done.batch_gone)
                 yield done

@@ -10,7 +10,7 @@ from attrs import define, evolve
 
 from fairq.client import lazy
 from fairq.client.client import Client
-from fairq.client.requests import DEFAULT_TIMEOUT, Body, away_in, check_whole, named
+from fairq.client.requests import DEFAULT_TIMEOUT, Body, Requests, away_in, check_whole, named
 from fairq.errors import NotFound, Unavailable
 from fairq.model.checks import check_flag, check_weight
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fairq.model.limits import Limits
     from fairq.model.operator_views import Deletion, HeldLimits, QueueRow, TokenRow
     from fairq.model.option_tables import LimitOptions, SettingOptions
+    from fairq.model.places import AwayPartition
     from fairq.model.queues import Repair
     from fairq.model.tenants import TenantState
     from fairq.model.waiting import Report
@@ -46,6 +47,22 @@ def _webhook(queue: str, url: str, name: str) -> Body:
     """Name a webhook."""
     body = named(queue) | {"url": lazy.webhooks.URL.check(url, "url")}
     return body | {"name": name} if lazy.tasks.SHORT_NAME.check(name, "name") else body
+
+
+async def read_tenants(
+    client: Requests, queue: str, tenant: str | None = None
+) -> tuple[list[TenantState], list[AwayPartition]]:
+    """Read the tenants of a queue, or one of them, and the partitions that do not answer."""
+    found: dict[str, TenantState] = {}
+    away: list[AwayPartition] = []
+    body = named(queue, tenant)
+    while True:
+        page = await client.request("tenants", body)
+        away += away_in(page)
+        found.update({row.tenant: row for row in lazy.bodies.rows(lazy.tenants.TenantState, page["tenants"])})
+        if not page.get("cursor"):
+            return [found[name] for name in sorted(found)], away
+        body["cursor"] = page["cursor"]
 
 
 @define(eq=False)
@@ -161,15 +178,9 @@ class OperatorClient(Client):
 
         Raises: NotFound; Unavailable if some tenants cannot be read, since their partition does not answer.
         """
-        found: dict[str, TenantState] = {}
-        body = named(queue, tenant)
-        while True:
-            page = await self.request("tenants", body)
-            check_whole(queue, away_in(page))
-            found |= {row.tenant: row for row in lazy.bodies.rows(lazy.tenants.TenantState, page["tenants"])}
-            if not page.get("cursor"):
-                return [found[name] for name in sorted(found)]
-            body["cursor"] = page["cursor"]
+        found, away = await read_tenants(self, queue, tenant)
+        check_whole(queue, away)
+        return found
 
     async def set_weight(self, queue: str, tenant: str, weight: float, *, if_version: str | None = None) -> float:
         """Set a tenant's weight (0.001 to 10,000; 1 by default); returns the previous one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf, isnan
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +36,10 @@ def away_in(page: Body) -> list[AwayPartition]:
     return lazy.bodies.rows(lazy.places.AwayPartition, page.get("away", []))
 
 
-def check_whole(queue: str, away: Iterable[AwayPartition]) -> None:
+def check_whole(queue: str, away: Sequence[AwayPartition]) -> None:
     """Refuse to pass off a list without the rows of some partitions as whole. Raises: Unavailable."""
-    if by_name := {each.partition: each for each in away}:
-        raise Unavailable(lazy.texts.say_away(queue, [*by_name.values()]))
+    if away:
+        raise Unavailable(lazy.texts.say_away(queue, away))
 
 
 @define(eq=False)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from fairq.model.option_tables import Seconds, TaskOptions
+    from fairq.model.places import AwayPartition
     from fairq.model.schedules import ScheduleState
 
 
@@ -33,6 +34,23 @@ def terms_of(
 
 def _body(queue: str, name: str, tenant: str | None) -> Body:
     return named(queue, tenant) | {"name": lazy.schedules.check_schedule_name(name)}
+
+
+async def read_schedules(
+    client: Requests, queue: str, tenant: str | None = None, timeout: float | None = None
+) -> tuple[list[ScheduleState], list[AwayPartition]]:
+    """Read the schedules of a queue, or of one tenant, and the partitions that do not answer."""
+    found: dict[tuple[str, str], ScheduleState] = {}
+    away: list[AwayPartition] = []
+    body, offset = named(queue, tenant) | {"count": MAX_BATCH}, 0
+    while True:
+        page = await client.request("schedules", body | {"offset": offset}, timeout=timeout)
+        away += away_in(page)
+        rows = lazy.bodies.rows(lazy.schedules.ScheduleState, page["schedules"])
+        found.update({(row.tenant, row.name): row for row in rows})
+        if len(rows) < MAX_BATCH:
+            return list(found.values()), away
+        offset += MAX_BATCH
 
 
 @define(eq=False)
@@ -97,22 +115,15 @@ class ScheduleRequests(Requests):
 
         Raises: Unavailable if some cannot be read, since their partition does not answer.
         """
-        found: dict[tuple[str, str], ScheduleState] = {}
-        body, offset = named(queue, tenant), 0
-        while True:
-            page = await self._read_schedules(body | {"offset": offset, "count": MAX_BATCH}, timeout)
-            found.update({(row.tenant, row.name): row for row in page})
-            if len(page) < MAX_BATCH:
-                return list(found.values())
-            offset += len(page)
+        found, away = await read_schedules(self, queue, tenant, timeout)
+        check_whole(queue, away)
+        return found
 
     async def read_schedule(
         self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
     ) -> ScheduleState:
         """Read one schedule, with its payload. Raises: NotFound."""
-        return (await self._read_schedules(_body(queue, name, tenant), timeout))[0]
-
-    async def _read_schedules(self, body: Body, timeout: float | None) -> list[ScheduleState]:
-        page = await self.request("schedules", body, timeout=timeout)
-        check_whole(body["queue"], away_in(page))
-        return lazy.bodies.rows(lazy.schedules.ScheduleState, page["schedules"])
+        page = await self.request("schedules", _body(queue, name, tenant), timeout=timeout)
+        check_whole(queue, away_in(page))
+        (found,) = lazy.bodies.rows(lazy.schedules.ScheduleState, page["schedules"])
+        return found

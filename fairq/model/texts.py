@@ -45,7 +45,8 @@ def say_slots(row: Mapping[str, Any]) -> int | str:
 
 
 def say_away(queue: str, away: Sequence[AwayPartition]) -> str:
-    """Say which partitions of a queue do not answer."""
+    """Say which partitions of a queue do not answer; one may be named by several pages of a list."""
+    away = [*{each.partition: each for each in away}.values()]
     names = [each.partition for each in away if each.partition]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     of = f"partition{'s' * (len(names) > 1)} {', '.join(names[:_NAMED])}{more} of {queue}" if names else queue

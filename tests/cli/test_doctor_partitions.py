@@ -34,7 +34,7 @@ def test_a_queue_with_enough_slots_and_even_partitions_needs_nothing() -> None:
 
 def test_partitions_that_do_not_answer_are_named() -> None:
     away = [AwayPartition("4.2", "primary-0"), AwayPartition("4.8", "primary-0")]
-    (finding,) = look_at_partitions(evolve(row(1, 9, 2, 1), away=away))
+    (finding,) = look_at_partitions(evolve(row(1, 9, 2, 1), away=[*away, *away]))  # as by two pages of a list
     assert finding.level == "problem"
     assert finding.message == ("partitions 4.2, 4.8 of imports cannot be read: the store at primary-0 does not answer")
     (finding,) = look_at_partitions(evolve(row(1), away=[AwayPartition("", "")]))
