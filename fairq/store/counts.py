@@ -6,7 +6,7 @@ counts at most MAX_TENANTS tenants separately; if there are more, the half with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from attrs import define, field
@@ -70,9 +70,19 @@ class QueueCounts:
             self.tenants[OTHERS] = others
 
 
+def joined(places: Iterable[QueueCounts]) -> QueueCounts:
+    """Join the counts of the places of a queue."""
+    found = QueueCounts()
+    for counts in places:
+        found.lost += counts.lost
+        for tenant, count in counts.tenants.items():
+            found.of(tenant).add(count)
+    return found
+
+
 @define(eq=False)
 class Counts:
-    """The counts of all queues, each since it was last taken."""
+    """The counts of all queues, by place, each since it was last taken."""
 
     queues: dict[str, QueueCounts] = field(factory=dict, init=False)
 

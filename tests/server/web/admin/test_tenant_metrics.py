@@ -17,7 +17,9 @@ from fairq.server.run import Served
 from fairq.server.web.admin import metrics
 from fairq.server.web.admin.tenant_metrics import OTHER, TENANTS, read_tenants, tell_counted
 from fairq.store.counts import QueueCounts, TenantCounts
-from tests.server.harness import OPERATOR, WORKER, raw, tenant
+from fairq.store.partitions import place_in
+from tests.server.harness import OPERATOR, PRODUCER, WORKER, raw, tenant
+from tests.store.waiting import wait_until
 
 from .test_health import asked, values
 from .test_metrics import anew
@@ -57,6 +59,37 @@ async def test_tenants_tell_their_counts_their_shares_and_their_waits(admin: Ser
         assert page[("fairq_wait_seconds_count", "q")] == 5
         assert page[("fairq_wait_seconds_bucket", "+Inf", "q")] == 5
         assert page[("fairq_history_dropped_total",)] == 0
+
+
+async def test_tenants_of_all_partitions_are_counted_as_those_of_one_queue(
+    admin: Served, client: httpx.AsyncClient
+) -> None:
+    """Also when the traffic of a tenant is compared with that of others: it fades once in each round."""
+    recorder, registry = admin.app.recorder, admin.app.store.registry
+    tenants = [f"t{n}" for n in range(9)]
+    places = await registry.make("many", "", partitions=3)
+    assert {place_in(places, each) for each in tenants} == set(places)
+    async with raw(admin, PRODUCER) as producer, raw(admin, WORKER) as worker:
+        for n in range(2):
+            for queue in ("many", "one"):
+                tasks = [{"tenant": each, "id": f"{n}", "payload": 1} for each in tenants]
+                await producer.ask("enqueue", queue=queue, tasks=tasks)
+            await recorder.flush()
+        many, one = (recorder.tallies.queues[queue].named for queue in ("many", "one"))
+        assert {name: each.traffic for name, each in many.items()} == {name: each.traffic for name, each in one.items()}
+        await worker.attach("many", credit=20)
+        pushed = 0
+        while pushed < 2 * len(tenants):
+            pushed += len(await worker.pushed())
+        await recorder.flush()
+        page = values((await client.get("/metrics")).text)
+        for name in ("enqueued", "started"):
+            assert [page[f"fairq_tenant_{name}_total", "many", each] for each in tenants] == [2] * len(tenants)
+        assert page["fairq_wait_seconds_count", "many"] == pushed
+        await producer.ask("enqueue", queue="many", tasks=[{**each, "id": "n"} for each in tasks])
+        assert (await registry.delete("many", purge=True)).outcome == "ok"
+        await wait_until(lambda: "many" not in recorder.tallies.queues)
+        assert not [place for place in {*recorder.counts.queues, *recorder._busy} if place.startswith("many")]
 
 
 def test_waits_are_reported_in_the_buckets_they_lie_in() -> None:
