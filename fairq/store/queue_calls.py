@@ -256,7 +256,8 @@ class QueueCalls(Calls):
             if until:
                 kept += f", results and dedupe keys (until {say_moment(until)} at the latest)"
             names = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in held.items() if count)
-            raise NotEmpty(f"tenant {tenant} in queue {queue} is not empty: {names or kept}", field="tenant")
+            where = f"tenant {tenant} in queue {queue_of(queue)}"
+            raise NotEmpty(f"{where} is not empty: {names or kept}", field="tenant")
         return bool(outcome == b"ok")
 
     async def forget_tenants(self, queue: str, cursor: str, idle_ms: int) -> tuple[str, int]:

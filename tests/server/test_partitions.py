@@ -109,6 +109,8 @@ async def test_tenants_of_all_partitions_are_one_list(served: Served) -> None:
         assert [(row["tenant"], row["ready"], row["weight"]) for row in rows] == [
             (each, 1, 4 if each == TENANTS[3] else 1) for each in sorted(TENANTS)
         ]
+        with pytest.raises(Refused, match=f"not_empty tenant: tenant {TENANTS[3]} in queue {Q} is not empty: 1 ready"):
+            await operator.ask("drop_tenant", queue=Q, tenant=TENANTS[3])
 
 
 async def test_a_worker_of_a_queue_that_is_made_anew_serves_its_new_partitions(served: Served) -> None:
