@@ -84,6 +84,23 @@ async def test_workers_that_came_before_the_queue_serve_its_partitions(one: Serv
             await worker.pushed()
 
 
+@pytest.mark.usefixtures("no_polls")
+async def test_requests_that_came_before_the_queue_hear_of_its_partitions(one: Served, two: Served) -> None:
+    name = TENANTS[0]
+    async with raw(two, tenant(name)) as waiting, raw(one, tenant(name)) as producer, raw(one, WORKER) as worker:
+        await waiting.send("events", ref=101, queue=Q, timeout_ms=60_000)
+        await wait_until(lambda: Q in two.app.queues.long_polls)
+        await make(one)
+        await two.app.store.registry.all_places()  # as the ticker does within seconds
+        await worker.attach(Q)
+        for ref, id in ((101, "a"), (102, "b")):
+            await producer.enqueue(Q, [id], events=True)
+            await worker.settle(Q, "ack", *await worker.pushed())
+            answer = await waiting.receive()
+            assert (answer["ref"], answer["body"]["events"][-1]["task"]) == (ref, id)
+            await waiting.send("events", ref=102, queue=Q, after=answer["body"]["newest"], timeout_ms=60_000)
+
+
 async def test_a_running_task_of_a_partition_can_be_cancelled(served: Served, redis_store: redis.Redis) -> None:
     await make(served)
     places = await served.app.store.registry.places(Q)

@@ -59,7 +59,7 @@ class Queues:
 
     def __attrs_post_init__(self) -> None:
         self.ticker = Ticker(self.store, self.notify, self.server)
-        self.store.registry.on_places = self._rejoin
+        self.store.registry.on_places = self._on_places
         self.store.on_woken = self._on_woken
 
     async def run(self) -> None:
@@ -253,6 +253,13 @@ class Queues:
         """Learn the places of a queue that this server does not know; the ticker does so as well, later."""
         with suppress(FairqError):
             await self.store.registry.places(queue)
+
+    def _on_places(self, queue: str, places: Places) -> None:
+        """Have the workers of a queue, and the requests that wait for it, hear of its places."""
+        self._rejoin(queue, places)
+        if queue in self.long_polls:
+            for place in places:
+                self._listen(place)
 
     def _rejoin(self, queue: str, places: Places) -> None:
         """Have the workers of a queue serve its places, which are others than were known before."""
