@@ -14,7 +14,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -25,7 +25,8 @@ from attrs import define, field, frozen
 
 import fairq
 from fairq.client.channel import Target
-from fairq.client.connect import open_transport
+from fairq.client.connect import connect
+from fairq.client.transport import ClientTransport
 from fairq.errors import FairqError
 from fairq.wire.connection_errors import Disconnected
 from loadtest.abusers import ABUSERS
@@ -160,7 +161,8 @@ class Victim:
         """Connect somebody else, and read the first answer."""
         began = time.perf_counter()
         try:
-            async with open_transport(Target.parse(self.server.url), "dev-tenant:newcomer") as transport:
+            opened = await connect(Target.parse(self.server.url), "dev-tenant:newcomer")
+            with closing(ClientTransport.of(opened)) as transport:
                 await transport.receive()
                 self.measured["newcomer"].append(_ms_since(began))
         except (FairqError, Disconnected):

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import anyio
 from attrs import define, field
 
 from fairq.client.channel import Target
 from fairq.client.connect_steps import HANDSHAKE_S, ConnectSteps, Servers, addresses_in
-from fairq.client.transport import ClientTransport
 from fairq.errors import FairqError, Forbidden, Unauthorized
 from fairq.io.event_loop import current_runtime
 from fairq.io.runtime import Event, Runtime
-
-
-@asynccontextmanager
-async def open_transport(target: Target, token: str) -> AsyncIterator[ClientTransport]:
-    """Connect to a server while the context lasts. Raises: as `connect`."""
-    transport = ClientTransport.of(await connect(target, token))
-    try:
-        yield transport
-    finally:
-        transport.close()
 
 
 async def connect(target: Target, token: str, turn: int = 0) -> ConnectSteps:

@@ -10,7 +10,7 @@ import trio
 from attrs import evolve
 
 from fairq.client.channel import Channel, Target
-from fairq.client.connect import open_transport
+from fairq.client.connect import connect
 from fairq.client.connect_steps import ConnectSteps
 from fairq.client.driver import Driver
 from fairq.errors import Unavailable
@@ -75,8 +75,7 @@ async def test_a_server_that_dies_during_the_handshake_is_known_to_be_away_at_on
             listeners = await nursery.start(trio.serve_tcp, die, 0)
             port = listeners[0].socket.getsockname()[1]
             with pytest.raises(Unavailable, match="closed the connection before it answered"):
-                async with open_transport(Target.parse(f"ws://127.0.0.1:{port}"), "token"):
-                    pass
+                await connect(Target.parse(f"ws://127.0.0.1:{port}"), "token")
             nursery.cancel_scope.cancel()
 
 

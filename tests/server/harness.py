@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import trio
 from attrs import define, field
 
 from fairq.client.channel import Target
-from fairq.client.connect import open_transport
+from fairq.client.connect import connect
 from fairq.client.transport import ClientTransport
 from fairq.errors import Unavailable
 from fairq.model.checks import bare_id
@@ -196,7 +196,7 @@ class Raw:
 async def raw(served: Served | str, token: str) -> AsyncIterator[Raw]:
     """A bare connection that the server has welcomed."""
     url = served if isinstance(served, str) else url_of(served)
-    async with open_transport(Target.parse(url), token) as transport:
+    with closing(ClientTransport.of(await connect(Target.parse(url), token))) as transport:
         client = Raw(transport)
         client.welcome = await client.receive()
         assert client.welcome["type"] == "welcome"

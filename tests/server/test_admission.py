@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairq.client.channel import Target
-from fairq.client.connect import open_transport
+from fairq.client.connect import connect
 from fairq.errors import TooMany, Unauthorized, Unavailable
 from fairq.model import rates
 from fairq.model.rates import Rate
@@ -129,8 +129,7 @@ async def test_a_tenant_with_too_many_connections_learns_when_to_try_again(serve
     async with running(server_store, connections_per_tenant=1) as served:
         async with raw(served, tenant("ada")), raw(served, tenant("bob")), raw(served, WORKER):
             with pytest.raises(Unavailable, match="at most 1 for one tenant"):
-                async with open_transport(Target.parse(url_of(served)), tenant("ada")):
-                    pass
+                await connect(Target.parse(url_of(served)), tenant("ada"))
         while True:  # until the server has seen it go
             try:
                 async with raw(served, tenant("ada")):

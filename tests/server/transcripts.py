@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import httpx
@@ -22,7 +22,8 @@ import trio
 from attrs import Factory, define
 
 from fairq.client.channel import Target
-from fairq.client.connect import open_transport
+from fairq.client.connect import connect
+from fairq.client.transport import ClientTransport
 from fairq.server.run import Served
 
 from .clock import StoreClock
@@ -82,7 +83,6 @@ class Stage:
     connections: dict[str, Raw] = Factory(dict)
     tokens: dict[str, str] = Factory(dict)  # of names that have one of their own
     _answers: dict[str, httpx.Response] = Factory(dict)  # over HTTP, to the last request of each name
-    _stacks: dict[str, AsyncExitStack] = Factory(dict)
     _unread: dict[str, list[dict[str, Any]]] = Factory(dict)
     _stands_for: dict[Any, Any] = Factory(dict)
 
@@ -126,9 +126,8 @@ class Stage:
     async def open(self, name: str) -> None:
         """Connect to the first server that does not stop."""
         served = next(served for served in self.servers if not served.app.is_draining)
-        stack = self._stacks[name] = AsyncExitStack()
-        opening = open_transport(Target.parse(url_of(served)), self._token_of(name))
-        self.connections[name], self._unread[name] = Raw(await stack.enter_async_context(opening)), []
+        opened = await connect(Target.parse(url_of(served)), self._token_of(name))
+        self.connections[name], self._unread[name] = Raw(ClientTransport.of(opened)), []
 
     def _token_of(self, name: str) -> str:
         return self.tokens.get(name) or TOKENS[name.partition("-")[0]]
@@ -152,8 +151,7 @@ class Stage:
     async def lose(self, name: str) -> None:
         """Break a connection off."""
         assert self._unread.pop(name) == []
-        del self.connections[name]
-        await self._stacks.pop(name).aclose()
+        self.connections.pop(name).transport.close()
 
     async def lose_before(self, name: str, ref: str) -> None:
         """Break a connection off when a request was carried out, and its reply not read."""
