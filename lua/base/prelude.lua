@@ -51,7 +51,7 @@ local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see pick/README.md; 0: it 
 local MAX_PRIORITY = 99
 local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
 local KEY_GRACE_MS = 60000       -- a TTL is longer by this than the time in the key, which functions look at
-local OPENED, CLOSED, COMPLETE = 0, 1, 2
+local OPENED, CLOSED, COMPLETE = 0, 1, 2  -- batch.state
 local CALLBACKS = {'complete', 'success', 'death'}  -- of a batch
 local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}
 local BATCH_KEEP_MS = 86400000   -- how long complete batches are remembered

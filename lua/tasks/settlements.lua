@@ -9,7 +9,8 @@
 --   nack     delayed by delay_ms (empty: backoff with full jitter), or dead                counts
 --   reject   dead at once, `rejected`                                                      counts
 --   release  delayed by delay_ms (empty: back at the head of its tenant's list)            does not: the last moves up
---   reap     back at the head, after later attempts delayed; `lease_lost` after the last   counts
+--   reap     back at the head, or delayed if an attempt counted before;                    counts
+--            dead (`lease_lost`) after the last
 --   lose     as reap, and a lost lease counts: its process died, and ran others too        counts
 --   lose_alone  as lose, but its process ran no other: dead too after the last lost lease  counts
 --   extend   (the lease goes on)                                                           -

@@ -39,12 +39,12 @@ end
 -- Reads the options of those tasks that have any by their features.
 function task_options.read_of(call, ids, features)
   if call.queue.tasks_with_options == 0 then return end
-  local known, asking = table_in(call, 'task_options'), {}
+  local known, missing = table_in(call, 'task_options'), {}
   for i = 1, #ids do
     local id = ids[i]
-    if not has_options(features[i]) then known[id] = PLAIN elseif not known[id] then asking[#asking + 1] = id end
+    if not has_options(features[i]) then known[id] = PLAIN elseif not known[id] then missing[#missing + 1] = id end
   end
-  if #asking > 0 then task_options.read(call, asking) end
+  if #missing > 0 then task_options.read(call, missing) end
 end
 
 function task_options.of(call, id)

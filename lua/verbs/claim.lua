@@ -31,7 +31,7 @@ local function is_left_over(call, id, run)
 end
 
 -- Reads the options of the tasks of these records.
-local function read_asked(call, ids, found)
+local function read_options(call, ids, found)
   local features = {}
   for i, record in ipairs(found) do features[i] = records.is_task(record) and record:byte(2) or 0 end
   task_options.read_of(call, ids, features)
@@ -63,10 +63,10 @@ local function leave(call, round, i, taking, id, last_run)
   table.insert(table_in(taking, 'returned'), {account = accounts.at(call, round.tenants[i]), id = id})
 end
 
--- Records the options of a leased task, and adds it to the reply's ids if its result is kept.
-local function note_asking(call, taking, id)
+-- Notes a leased task with options, and adds it to the reply's ids if its result is kept.
+local function note_options(call, taking, id)
   local kept = taking.out[RESULT_IDS_AT]
-  table.insert(table_in(taking, 'asking'), id)
+  table.insert(table_in(taking, 'with_options'), id)
   if task_options.of(call, id).result_ttl > 0 then kept[#kept + 1] = id end
 end
 
@@ -77,7 +77,7 @@ end
 
 -- Handles the options of a task with features. Returns its record as it stands in the reply.
 local function note_features(call, taking, id, record, features)
-  if has_options(features) then note_asking(call, taking, id) end
+  if has_options(features) then note_options(call, taking, id) end
   if features < IS_LARGE then return record end
   record = records.whole(call, id, record)
   taking.bytes = taking.bytes + #record
@@ -90,7 +90,7 @@ local function lease_round(call, round, ids, taking)
   local leased, new_runs, out, packed_head, packed_head_of = taking.ids, taking.runs, taking.out, nil, nil
   local found, runs, n = records.of(call, ids), redis.call('HMGET', call.prefix .. 'runs', unpack(ids)), #leased
   round.pending = 0
-  if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
+  if call.queue.tasks_with_options > 0 then read_options(call, ids, found) end
   for i = 1, round.count do
     local id, record, last_run, attempt, uncounted, message, more = ids[i], found[i], runs[i], 1, 0, '', ''
     local features, max_attempts, expires_at, bytes = records.read_for_claim(record, id)
@@ -149,8 +149,8 @@ local function write_claim(call, taking)
   picks.write_woken(call)
   if taking.returned then put_back(call, taking.returned) end
   if #taking.late > 0 then bury_late(call, taking.late) end
-  if taking.asking then
-    for _, id in ipairs(taking.asking) do batches.count_running(call, id, 1) end
+  if taking.with_options then
+    for _, id in ipairs(taking.with_options) do batches.count_running(call, id, 1) end
   end
 end
 
@@ -165,7 +165,7 @@ local function recall(call, taking)
   for i, id in ipairs(ids) do
     local run = leases.run_of(call, id)
     if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
-      if has_options(run.features) then note_asking(call, taking, id) end
+      if has_options(run.features) then note_options(call, taking, id) end
       if run.is_extended == 1 then redis.call('ZADD', call.prefix .. 'extended', deadline, id) end
       local last = leases.last_attempt(run.max_attempts, run.uncounted_attempts)
       note_alone(call, taking, id, run, 0 < last and last <= run.attempt)
@@ -226,7 +226,7 @@ function claim.read(call, args)
   local queue = call.queue
   local out = {call.now, queue.lease_ms, 0, {}, -1, {}, queue.run_timeout_ms, queue.queue_weight, 0, {}}
   return {name = args[3], limit = math.min(limit, LEASES_PER_CALL), slots = slots, lease = leases.next_number(call),
-    ids = {}, runs = {}, out = out, asking = false, expiring = false, late = {}, returned = false, bytes = 0}
+    ids = {}, runs = {}, out = out, with_options = false, expiring = false, late = {}, returned = false, bytes = 0}
 end
 
 -- Carries a claim out, and closes the call if anything has changed. Returns the reply.
@@ -263,13 +263,13 @@ end
 --         and has as many slots, writes nothing.
 function drains.claim(keys, args)
   local call = calls.ask(keys, args)
-  local asked = claim.read(call, args)
+  local taking = claim.read(call, args)
   if args[5] == 'again' then
     calls.refuse_in_repair(call)
-    if recall(call, asked) then
+    if recall(call, taking) then
       close.call(call)  -- with the time from which the new deadlines count
-      return reply_of(call, asked)
+      return reply_of(call, taking)
     end
   end
-  return claim.carry_out(call, asked)
+  return claim.carry_out(call, taking)
 end

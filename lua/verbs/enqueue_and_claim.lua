@@ -10,12 +10,12 @@
 function writes.enqueue_and_claim(keys, args)
   local call, new = calls.open_made(keys, args), arrivals.new(args[8])
   check_tenant(new.tenant)
-  local asked = claim.read(call, args)
+  local taking = claim.read(call, args)
   local outcomes = enqueue.decide(call, new, args, 9, #args)
   if #new.records > 0 then
     enqueue.store_decided(call, new)
     close.go_on(call)
   end
   if new.has_duplicates then enqueue.tell_states(call, args, 9, outcomes) end
-  return {outcomes, claim.carry_out(call, asked)}
+  return {outcomes, claim.carry_out(call, taking)}
 end

@@ -203,9 +203,9 @@ local function count_due(call, name)
   return redis.call('ZCOUNT', call.prefix .. name, '-inf', call.now)
 end
 
--- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, marks,
--- results and dedupe keys that were kept for long enough; cancel what is left of cancelled batches; let in tenants
--- that have tokens again.
+-- tick(keys, argv): promote due tasks, bury expired ones, reap leases that have run out; trim dead letters, complete
+-- batches, marks, results and dedupe keys that were kept for long enough; cancel what is left of cancelled batches;
+-- let in tenants that have tokens again.
 --   argv  3 limit: tasks (1..500), shared by the jobs that have something to do  4 the server's own time in ms (may
 --         be empty or left out): while the store's clock is more than a minute ahead of it, nothing expires and nothing
 --         is trimmed  5 the server (may be empty or left out): if its tick leaves due tasks, no other server promotes
