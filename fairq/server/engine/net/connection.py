@@ -40,7 +40,7 @@ log = structlog.get_logger("fairq.server")
 MAX_REQUESTS = 256  # under way at once, per connection
 MAX_PRODUCER_REQUESTS = 2_500  # the same of a producer, for all its tenants
 MAX_TENANT_REQUESTS = 2_500  # over all connections of a tenant: a quarter of what may wait for the store
-LONG_ANSWERS = (
+LONG_ANSWERS = (  # as are those of requests that wait (request_scope.py)
     wire.BatchResults,
     wire.Peek,
     wire.Dead,
@@ -50,7 +50,7 @@ LONG_ANSWERS = (
     wire.Workers,
     wire.WorkerTasks,
     wire.Attempts,
-)  # and requests that wait (request_scope.py)
+)
 TASKLESS = frozenset({wire.Enqueue, wire.Settle, wire.Progress, wire.Credit})  # only call the store, if that
 MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
 SHORT_BYTES = 4_096  # reading a shorter text takes less time than measuring it
@@ -132,7 +132,7 @@ class Connection:
         """Send the worker that these tasks were cancelled; id -> lease number."""
         raise NotImplementedError
 
-    async def room(self) -> None:
+    async def wait_taken(self) -> None:
         """Wait until the client has taken most of its answers."""
 
     def wake_writer(self) -> None:
@@ -157,12 +157,12 @@ class Connection:
 
     @property
     def is_attached(self) -> bool:
-        """True if it is a worker that may be given tasks."""
+        """True if it is an attached worker, which does not drain."""
         return self.session.state is State.ATTACHED
 
     @property
     def takes_tasks(self) -> bool:
-        """True if it is a worker that may be given tasks, and is heard of."""
+        """True if it is an attached worker that is not silent."""
         return self.is_attached and not self.is_silent
 
     @property
@@ -248,7 +248,7 @@ class Connection:
     async def long_answer(self) -> AsyncIterator[None]:
         """Limit long answers: a few at once, and none while the client has too many bytes unread."""
         async with self._long_answers:
-            await self.room()
+            await self.wait_taken()
             yield
 
     @contextmanager

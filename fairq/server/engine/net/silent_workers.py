@@ -64,8 +64,8 @@ class SilentWorkers:
         while len(self.kept) > MAX_KEPT:
             self._forget(next(iter(self.kept)))
 
-    def back(self, token: str, worker: str, order: AttachOrder) -> None:
-        """Forget the workers of a name that attached before this order."""
+    def forget_older(self, token: str, worker: str, order: AttachOrder) -> None:
+        """Forget the workers of a name that attached no later than this order."""
         for each in self._named(worker):
             if each.identity.token_id == token and each.attach_order <= order:
                 self._forget(each)
@@ -120,7 +120,7 @@ class SilentWorkers:
                 since_ms, account = round(ahead_ms + _heard_at(each) * 1000), each.account
                 yield each, Silence(each.name, each.attached_at_ms, each.queues, since_ms, account.busy, account.lost)
 
-    def now(self) -> list[Silence]:
+    def silences(self) -> list[Silence]:
         """Describe those that were found silent and still are, the longest silence in front."""
         found = self._described(self._lost.keys() | self.kept.keys())
         return sorted((silence for _, silence in found), key=lambda each: each.since_ms)

@@ -105,7 +105,7 @@ class SocketConnection(Connection):
         """How many bytes of answers the socket has not taken yet."""
         return self.session.outgoing_bytes + len(self.transport.unsent)
 
-    async def room(self) -> None:
+    async def wait_taken(self) -> None:
         """Wait until at most MAX_UNREAD_BYTES of answers are unread."""
         while self.unread_bytes > MAX_UNREAD_BYTES:
             await self.transport.wait_sent()
@@ -130,7 +130,7 @@ class SocketConnection(Connection):
         """Read messages and begin their requests, up to one that needs a task; another task continues to read."""
         while True:
             if self.unread_bytes > MAX_UNREAD_BYTES:
-                await self.room()
+                await self.wait_taken()
             while self._held_bytes > MAX_HELD_BYTES:
                 await self._answered.park()
             try:

@@ -156,7 +156,9 @@ class WorkerRegistry:
                     if connection.takes_tasks:
                         slots[queue][1] += connection.account.credit / len(connection.queues)
         shared: dict[str, Any] = {"groups": [[queues, *many] for queues, many in pools.items()]}
-        await self.questions.tell({"slots": slots, **shared, "silent": [*map(tuple, self.silent.now()[:MAX_REPORTED])]})
+        await self.questions.tell(
+            {"slots": slots, **shared, "silent": [*map(tuple, self.silent.silences()[:MAX_REPORTED])]}
+        )
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """Describe the workers attached here: the fields of WorkerState after `server`."""
@@ -169,7 +171,7 @@ class WorkerRegistry:
 
     def silences(self) -> list[tuple[str, Silence]]:
         """Describe the silent workers of all servers, each with its server."""
-        return [*((self.server, each) for each in self.silent.now()), *self.elsewhere.silent()]
+        return [*((self.server, each) for each in self.silent.silences()), *self.elsewhere.silent()]
 
     def _states(self, rows: Mapping[str, Iterable[Sequence[Any]]]) -> list[WorkerState]:
         """Read the rows of servers, and add which workers are silent."""
@@ -267,7 +269,7 @@ class WorkerRegistry:
         """Add an attached worker to the list."""
         token, worker = connection.identity.token_id, connection.name
         here = self._connections[token, worker]
-        self.silent.back(token, worker, connection.attach_order)
+        self.silent.forget_older(token, worker, connection.attach_order)
         here.add(connection)
         connection.attached_at, connection.attached_at_ms = trio.current_time(), _now_ms()
         self._changed.set()
@@ -298,7 +300,7 @@ class WorkerRegistry:
 
     async def _supersede(self, token: str, worker: str, newest: AttachOrder, brought: Iterable[Any]) -> None:
         """Close the connections of a name that attached up to `newest`."""
-        self.silent.back(token, worker, newest)
+        self.silent.forget_older(token, worker, newest)
         for connection in list(self._connections.get((token, worker), ())):
             if connection.closing or connection.attach_order > newest or not connection.attach_order.run:
                 continue
@@ -308,9 +310,7 @@ class WorkerRegistry:
                     connection.account.drop((queue, id))
             connection.session.state = State.DRAINING  # it gets no more tasks; what it has asked is still done
             connection.close(CLOSE_SUPERSEDED, "a newer worker has this name")
-            await self.end_leases(
-                connection, "reap"
-            )  # now, since closing a connection that reads nothing takes a while
+            await self.end_leases(connection, "reap")  # now: closing one that reads nothing takes a while
 
     async def _announce(self, token: str, worker: str, order: AttachOrder, brought: Iterable[Any]) -> None:
         said: dict[str, Any] = {"attached": [token, worker, order.run, list(brought)]}

@@ -81,7 +81,7 @@ class _Answer:
         states = await self.app.store.tasks(place, ids)
         while at < len(ids):
             self.tell()
-            await self.connection.room()
+            await self.connection.wait_taken()
             results = await self.app.store.results(place, ids[at:])
             for id, state, result in zip(ids[at:], states[at:], results, strict=False):
                 if result is not None or state.state in _ENDS:
