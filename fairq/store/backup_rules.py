@@ -56,18 +56,17 @@ def moment_or_never(value: Any, field: str) -> object:
     return value if value == "inf" else MOMENT(value, field)
 
 
-def data(most: int, least: int = 0) -> Callable[[Any, str], bytes]:
-    """Return the check of bytes, a text or base64, within a range of lengths."""
+def data(most: int) -> Callable[[Any, str], bytes]:
+    """Return the check of bytes, a text or base64, of at most this length."""
 
     def check(value: Any, field: str) -> bytes:
         try:
             found = read_text(value)
         except (ValueError, KeyError, TypeError):
             raise BadRequest(f"{field} must be text, or base64 of other bytes in an object", field=field) from None
-        if least <= len(found) <= most:
-            return found
-        kind = TooLarge if len(found) > most else BadRequest
-        raise kind(f"{field} must have {least} to {most} bytes, not {len(found)}", field=field)
+        if len(found) > most:
+            raise TooLarge(f"{field} must have at most {most} bytes, not {len(found)}", field=field)
+        return found
 
     return check
 

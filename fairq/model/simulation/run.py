@@ -44,16 +44,16 @@ def percentile(values: Sequence[float], percent: int) -> int | None:
 
 
 def play(
-    setup: Setup, demands: Sequence[Demand], step_ms: float, pattern: Pattern, *, seed: int = 0,
+    setup: Setup, demands: Sequence[Demand], step_ms: float, pattern: Pattern, *,
     factors: Callable[[str], float] = lambda _: 1.0,
 ) -> Played:  # fmt: skip
-    """Simulate a queue from an empty one on. What comes depends on the seed alone, not on the setup.
+    """Simulate a queue from an empty one on. What comes depends on the demands alone, not on the setup.
 
     `setup` has the terms of each demand's tenant, in the same order.
     """
-    queue = SimulatedQueue(setup, Random(f"{seed} pick"))
-    sources = [Random(f"{seed} {demand.tenant}") for demand in demands]
-    lengths = [run_times(demand, pattern, Random(f"{seed} run {demand.tenant}")) for demand in demands]
+    queue = SimulatedQueue(setup, Random("pick"))
+    sources = [Random(demand.tenant) for demand in demands]
+    lengths = [run_times(demand, pattern, Random(f"run {demand.tenant}")) for demand in demands]
     arrivals = iter(
         sorted(
             (at, n)
