@@ -22,7 +22,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _MAX_PORT = 65_535
 _ROOM_BYTES = 1 << 20  # of a message, in addition to its longest payload
-_RANGES = (
+_RANGES = (  # setting, lowest, highest, and how a message says it
     *((name, 0, _MAX_PORT, f"0 to {_MAX_PORT}") for name in ("port", "http_port", "admin_port", "metrics_port")),
     ("store_timeout", 0.001, 3_600, "over 0 and at most 3600 seconds"),
     ("grace", 0, 86_400, "0 to 86400 seconds"),
@@ -37,7 +37,7 @@ _RANGES = (
     ("bytes_per_second", 65_536, math.inf, "at least 65536"),
     ("max_payload_bytes", MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, f"{MAX_INLINE_BYTES} to {MAX_PAYLOAD_BYTES}"),
     ("queue_quota", 0, 1_000_000, "0 to 1000000"),
-)  # setting, lowest, highest, and how a message says it
+)
 _OWN_PORT = {
     "http_port": "must be another port than that of the websockets",
     "admin_port": "must be a port of its own",

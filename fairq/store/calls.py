@@ -1,4 +1,7 @@
-"""Calls of the Lua library in the store: they load the library if it is missing, and make new queues."""
+"""Calls of the Lua library in the store: they load the library if it is missing, and make new queues.
+
+In these classes `queue` names one place: a queue, or one of its partitions (routes.py).
+"""
 
 from __future__ import annotations
 

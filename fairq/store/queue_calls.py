@@ -149,7 +149,7 @@ class QueueCalls(Calls):
         return bool(await self._put("set_paused", queue, tenant, int(paused)))
 
     async def tick(self, queue: str, server: str = "", limit: int = 125) -> Tick:
-        """Promote due tasks, expire late ones, reap dead leases, trim dead letters; `limit` bounds their sum.
+        """Promote due tasks, bury expired ones, reap overdue leases, trim dead letters; `limit` bounds their sum.
 
         `server`: other servers leave it the due tasks that this call did not promote.
         """

@@ -73,9 +73,7 @@ async def read_snapshot(address: Address) -> AsyncGenerator[bytes, None]:
     async with stream:
         try:
             with trio.fail_after(SILENT_S):
-                await ask(
-                    stream, reader, "REPLCONF", "rdb-only", "1"
-                )  # no changes after it: the node keeps none for us
+                await ask(stream, reader, "REPLCONF", "rdb-only", "1")  # the node keeps no later changes for us
                 await ask(stream, reader, "REPLCONF", "capa", "eof")  # the node need not write a file of its own first
                 await stream.send_all(b"PSYNC ? -1\r\n")
             source = _Source(stream, bytearray())

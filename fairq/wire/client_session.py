@@ -1,9 +1,14 @@
 """The client's end of a connection, across reconnects: calls, their deadlines, and resending.
 
 Every call is idempotent on ids that are fixed before it is first sent, so a call without an answer is sent again on the
-next connection. After a refusal, one frame of the queue is sent outside the window, MAX_APART in all: a server needs
-seconds to notice that its store is away. Until it has, frames without an answer for LATE_S leave the window, so that
-the frames of other queues do not wait for one primary of the store. Their tasks still count for their own queue.
+next connection.
+
+A *window* limits how many frames of a type are under way. Two rules keep one primary of the store that is away from
+filling it:
+
+- After a refusal, frames of that queue go outside the window: one at a time, and of all queues MAX_APART.
+- A server needs seconds to notice that a primary is away. Until then, frames that have no answer after LATE_S leave the
+  window. Their tasks still count for their own queue.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class EnqueueExchange(Exchange):
                     call.finish(call.result)
             at += size
         if refused:
-            away = {tenant for tenant, error in refusals.items() if _is_passing(error)}
+            away = {tenant for tenant, error in refusals.items() if _is_sent_again(error)}
             self._refuse([chunk for chunk in refused if chunk.tenant not in away], refusals)
             self._put_off([chunk for chunk in refused if chunk.tenant in away], refusals, now)
 
@@ -271,8 +271,8 @@ class Enqueues:
         return budget, room
 
 
-def _is_passing(error: FairqError) -> bool:
-    """True if a tenant's tasks are to be sent again: a tenant with too many requests has to hear of it."""
+def _is_sent_again(error: FairqError) -> bool:
+    """True if a tenant's refused tasks are sent again; its caller has to hear that it has too many requests."""
     return isinstance(error, Retryable) and error.code != TooMany.code
 
 

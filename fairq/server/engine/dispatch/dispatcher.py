@@ -64,7 +64,7 @@ class Dispatcher:
     accounts: QueueAccounts = field(factory=QueueAccounts)
     queue: str = field(init=False)
     capacity: QueueCapacity = field(init=False)
-    room: Capacity | QueueCapacity = field(init=False)  # the same; without shared workers that of its own ones
+    room: Capacity | QueueCapacity = field(init=False)  # `capacity`; while no workers are shared, `capacity.own`
     clock: StoreClock = field(factory=StoreClock, init=False)
     alone: AloneTasks = field(init=False)
     claims: ClaimCalls = field(init=False)
@@ -172,12 +172,12 @@ class Dispatcher:
         self.notify()
 
     def leave(self, worker: Worker) -> None:
-        """Remove such a worker that is no longer attached."""
+        """Remove a worker that served this queue alone, and is no longer attached."""
         self.capacity.own.leave(worker)
         self.left()
 
     def left(self, pool: Pool | None = None) -> None:
-        """Note that a worker has left, perhaps the last of a pool."""
+        """Note that a worker has left. `pool`: that it belonged to; its last worker takes the pool along."""
         if pool and not pool.workers:
             self.capacity.shared.remove(pool)
             if not self.capacity.shared:
@@ -186,7 +186,7 @@ class Dispatcher:
             self.claims.wait_times.left(self.clock.now_ms)
 
     def credit_changed(self, worker: Worker) -> None:
-        """Note that such a worker's credit or room has changed."""
+        """Note that the credit or room of a worker that serves this queue alone has changed."""
         self.capacity.own.changed(worker)
         self.alone.offer(worker)
         self.look()

@@ -61,9 +61,7 @@ class WorkerAccount:
     lost: int = field(default=0, init=False)  # leases that have expired since its worker was heard of
     charge: Charge | None = field(default=None, init=False)
     over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
-    _unsettled: set[TaskKey] = field(
-        factory=set, init=False
-    )  # leases that the worker has settled, but the store has not
+    _unsettled: set[TaskKey] = field(factory=set, init=False)  # leases that the worker has settled, the store not
     _renewing: dict[TaskKey, int] = field(factory=dict, init=False)  # leases being renewed that have not ended since
     _queue_s: dict[str, float] = field(factory=dict, init=False)  # how long leases of each queue last now
 

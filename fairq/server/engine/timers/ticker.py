@@ -1,9 +1,9 @@
 """The ticker: calls `tick` for every queue when something is due, and at a floor interval in any case.
 
-Any server may tick any queue. So a server only has to know the due times of its own actions (`tick_within`), and those
-that the store returned at the last tick. The floor interval finds due times that only a dead server knew. It is one
-second, and doubles after each tick in a row that found nothing, up to IDLE_FLOORS seconds: otherwise 5,000 idle queues
-would cost half a core of every server, and of the store.
+Any server may tick any queue; each partition is a queue here. So a server only has to know the due times of its own
+actions (`tick_within`), and those that the store returned at the last tick. The floor interval finds due times that
+only a dead server knew. It is one second, and doubles after each tick in a row that found nothing, up to IDLE_FLOORS
+seconds: otherwise 5,000 idle queues would cost half a core of every server, and of the store.
 
 A queue in which more is due is ticked again at once. A tick is short (lua/verbs/tick.lua), and waits behind the calls
 of others. A caller waits behind one tick at most: one server at a time promotes what its ticks leave due.

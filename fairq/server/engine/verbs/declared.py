@@ -28,12 +28,7 @@ from fairq.server.engine.verbs.schedules import put, read
 from fairq.wire import messages as wire
 
 _KNOWN_S, _MOST_KNOWN = 4.0, 1_000  # how long an answer holds, and of how many declarations one is known
-_REFUSED = (
-    QuotaExceeded,
-    StoreFull,
-    TooLarge,
-    NotFound,
-)  # of one schedule: reported as its outcome
+_REFUSED = (QuotaExceeded, StoreFull, TooLarge, NotFound)  # of one schedule: reported as its outcome
 
 
 class _Key(NamedTuple):

@@ -130,7 +130,7 @@ async def _settle_own(
 
 
 async def settle(app: App, connection: Connection, request: wire.Settle) -> Body:
-    """End leases. What they link to in other queues is enqueued before, what follows in this one with them."""
+    """End leases. Links to other queues are enqueued before; those to this queue are stored in the same step."""
     queue, settlements = request.queue, request.settlements
     if not any(map(_links_of, settlements)):
         return await _settle(app, connection, queue, settlements)
