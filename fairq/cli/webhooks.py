@@ -61,7 +61,7 @@ def add(
     outcome = run_with(
         server, lambda client: client.add_webhook(queue, url, name=name, fan_out=fan_out, secrets=secrets)
     )
-    print(f"{url} in {queue}: {outcome}")
+    print(f"{url} in {queue}: {'unchanged' if outcome == 'same' else outcome}")
 
 
 @webhooks.command(name="list")

@@ -101,7 +101,7 @@ class AddressRules:
             try:
                 found.append(ip_network(text))
             except ValueError as error:
-                raise SettingsError(f"allow_private: invalid network: {error}", field="allow_private") from None
+                raise SettingsError(f"--allow-private: invalid network: {error}", field="allow_private") from None
         return cls(tuple(found))
 
     def refusal(self, address: Address) -> str | None:

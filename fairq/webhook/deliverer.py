@@ -20,6 +20,7 @@ from attrs import define, field, frozen
 from fairq.client.bodies import encode_payload
 from fairq.client.task import Task
 from fairq.errors import BadRequest, QuotaExceeded, SettingsError, TooLarge
+from fairq.io.exception_groups import leaves
 from fairq.model.checks import check_int
 from fairq.model.tasks import MAX_ATTEMPTS, MAX_RESULT_BYTES
 from fairq.model.texts import moment_of
@@ -215,11 +216,11 @@ class Deliverer:
 def _cause(error: BaseException) -> str:
     """Return the text of an HTTP client error's root cause, cut: the error's own text is often empty.
 
-    It may quote whatever the receiver sent.
+    Of several attempts to connect it is the first one's. It may quote whatever the receiver sent.
     """
-    found = next((each for each in error.args if isinstance(each, BaseException)), error)
+    found = leaves(next((each for each in error.args if isinstance(each, BaseException)), error))[0]
     while found.__cause__:
-        found = found.__cause__
+        found = leaves(found.__cause__)[0]
     return str(found)[:MAX_CAUSE_CHARS] or type(found).__name__
 
 

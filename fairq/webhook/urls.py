@@ -83,7 +83,7 @@ class HostPattern:
             if is_below and is_address(host):
                 raise ValueError("*. needs a name, not an address")
         except ValueError as error:
-            message = f"allow_host must be a host's name, or *.name for all below it: {error}"
+            message = f"--allow-host must be a host's name, or *.name for all below it: {error}"
             raise SettingsError(message, field="allow_host") from None
         return cls(host, is_below)
 
@@ -135,14 +135,12 @@ class UrlTemplate:
         except ValueError as error:
             raise SettingsError(f"url: {error}", field="url") from None
         if self.scheme == "http" and not plaintext and host not in ("localhost", "127.0.0.1", "::1"):
-            message = (
-                "url must use https:// except for this machine; `plaintext` allows http://, which is not encrypted"
-            )
+            message = "url must use https:// except for this machine; --plaintext allows http://, without encryption"
             raise SettingsError(message, field="url")
         if TENANT in self.host:
             return self
         if self.allowed and not any(pattern.matches(host) for pattern in self.allowed):
-            raise SettingsError(f"url: {host} is not in allow_host", field="allow_host")
+            raise SettingsError(f"url: {host} is not in --allow-host", field="allow_host")
         return evolve(self, host=host)
 
     @property
@@ -156,7 +154,7 @@ class UrlTemplate:
             try:
                 rules.check(self.host, "url")
             except AddressRefused as error:
-                raise SettingsError(f"{error.message}; `allow_private` can allow it", field="url") from None
+                raise SettingsError(f"{error.message}; --allow-private can allow it", field="url") from None
 
     def for_tenant(self, tenant: str) -> Url:
         """Return the URL of a tenant's tasks. Raises: HostRefused."""
@@ -172,5 +170,5 @@ class UrlTemplate:
             except ValueError as error:
                 raise HostRefused(f"tenant {tenant} has no valid host: {error}", field="tenant") from None
             if self.allowed and not any(pattern.matches(host) for pattern in self.allowed):
-                raise HostRefused(f"{host} is not in allow_host", field="tenant")
+                raise HostRefused(f"{host} is not in --allow-host", field="tenant")
         return Url(self.scheme, host, self.port, self.target.replace(TENANT, name))

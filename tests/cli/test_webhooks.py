@@ -64,7 +64,7 @@ def test_a_webhook_is_taken_up_changed_paused_and_removed_while_the_worker_runs(
         with posting(server, "emails") as worker:
             assert line_of(worker, "no webhooks")["queue"] == "emails"
             assert commands("webhooks", "add", "emails", url).out == f"{url} in emails: created\n"
-            assert commands("webhooks", "add", "emails", url).out == f"{url} in emails: same\n"
+            assert commands("webhooks", "add", "emails", url).out == f"{url} in emails: unchanged\n"
             assert line_of(worker, "posting")["signed_by"] == "the worker's secrets"
             wait_for(lambda: server.state(before).state == "done")
 

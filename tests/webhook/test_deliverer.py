@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from email.utils import formatdate
 from functools import partial
 from typing import Any
@@ -17,12 +18,13 @@ from fairq.errors import BadRequest, QuotaExceeded, SettingsError, StoreFull
 from fairq.model.tasks import MAX_ATTEMPTS, NewTask
 from fairq.webhook import deliverer as module
 from fairq.webhook import verify
-from fairq.webhook.deliverer import Delivery, Target
+from fairq.webhook.deliverer import Delivery, Target, open_deliverer
+from fairq.webhook.network import CheckedNetwork
 from fairq.webhook.signature import Signer, read_secret, tenant_secret, write_secret
 from fairq.webhook.urls import UrlTemplate
 from tests.store.cases import case, raises_for
 
-from .harness import DELIVERY, NOW, OTHER_PUBLIC, PUBLIC, Bench, bench, resolving
+from .harness import DELIVERY, LOOPBACK, NOW, OTHER_PUBLIC, PUBLIC, TLS, Bench, bench, resolving, task, to
 from .receiver import Receiver, Reply, Request, answering, reply, silent
 
 SECRET = write_secret(b"s" * 32)
@@ -191,6 +193,15 @@ async def test_a_host_that_refuses_or_has_no_address_is_tried_again(autojump_clo
                 await bench_.deliver()
 
 
+async def test_the_reason_names_what_the_first_of_a_hosts_addresses_answered() -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/in"
+        async with open_deliverer(to(url), DELIVERY, CheckedNetwork(LOOPBACK), TLS) as deliverer:
+            with trio.fail_after(30), pytest.raises(fairq.Retry, match=r"cannot be reached: .*Connection refused"):
+                await deliverer.deliver(task())
+
+
 async def test_a_long_answer_is_a_success_without_a_result(autojump_clock: object) -> None:
     for length, result in [(100, "x" * 100), (101, None), (1_000_000, None)]:
         for is_chunked in [True, False]:
@@ -304,7 +315,7 @@ async def test_a_second_address_is_tried_when_the_first_is_away(autojump_clock: 
 async def test_a_tenant_whose_host_is_not_allowed_is_rejected(autojump_clock: object, logged: list[Any]) -> None:
     template = UrlTemplate.parse("https://{tenant}.hooks.example/", ["ada.hooks.example"])
     async with bench(Receiver(), find=lambda _: Target(template)) as bench_:
-        with pytest.raises(fairq.Reject, match=r"bob\.hooks\.example is not in allow_host"):
+        with pytest.raises(fairq.Reject, match=r"bob\.hooks\.example is not in --allow-host"):
             await bench_.deliver(tenant="bob")
         assert bench_.network.dialled == []
     assert [(line["event"], line["tenant"]) for line in logged] == [("rejected", "bob")]

@@ -140,10 +140,10 @@ def test_the_tasks_of_a_paused_webhook_are_postponed_for_longer_and_longer() -> 
     ("policy", "url", "why"),
     [
         (Policy(AddressRules()), "https://a.example/", "missing secret"),
-        (UNSIGNED, "http://a.example/", "plaintext"),
-        (UNSIGNED, "https://10.1.2.3/", "allow_private"),
+        (UNSIGNED, "http://a.example/", "--plaintext"),
+        (UNSIGNED, "https://10.1.2.3/", "--allow-private"),
         (UNSIGNED, "https://user@a.example/", "user or password"),
-        (evolve(UNSIGNED, allow_hosts=("*.b.example",)), "https://a.example/", "allow_host"),
+        (evolve(UNSIGNED, allow_hosts=("*.b.example",)), "https://a.example/", "--allow-host"),
     ],
 )
 def test_what_this_worker_may_not_serve_waits_for_one_that_may(

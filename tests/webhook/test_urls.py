@@ -141,7 +141,7 @@ def test_a_fixed_host_that_is_not_allowed_is_found_at_once() -> None:
 
 def test_an_address_that_is_refused_is_found_at_once() -> None:
     template = UrlTemplate.parse("http://127.0.0.1:8000/")
-    with raises_for("url", SettingsError, match="allow_private"):
+    with raises_for("url", SettingsError, match="--allow-private"):
         template.check_address(AddressRules())
     template.check_address(AddressRules.parse(["127.0.0.1"]))
     UrlTemplate.parse("https://hooks.example/").check_address(AddressRules())
