@@ -7,6 +7,7 @@ from functools import partial
 import redis
 
 from fairq.server.run import Served
+from fairq.store.opening import open_store
 from tests.store.proxy import Proxy
 from tests.store.waiting import wait_until
 
@@ -37,19 +38,28 @@ async def test_a_queue_that_was_deleted_unheard_is_made_anew(served: Served, ada
     assert (await worker.pushed())[0]["id"] == "b"
 
 
-async def test_requests_under_way_when_the_store_is_lost_fail_and_may_be_sent_again(proxy: Proxy, proxied: str) -> None:
-    async with running(proxied) as served, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+async def test_requests_under_way_when_the_store_is_lost_fail_and_may_be_sent_again(
+    proxy: Proxy, proxied: str, server_store: str
+) -> None:
+    async with (
+        open_store(server_store) as direct,
+        running(proxied) as served,
+        raw(served, tenant("ada")) as ada,
+        raw(served, WORKER) as worker,
+    ):
+
+        async def are_carried_out() -> bool:
+            row = await direct.queue("q")
+            return (row.done, row.enqueued) == (1, 2)
+
         await worker.attach("q", credit=1)
         await ada.enqueue("q", ["a"])
         (task,) = await worker.pushed()
         proxy.hold()
-        before = proxy.requests
         settled = {"settlements": [{"action": "ack", "id": task["full_id"], "lease": task["lease"]}]}
         await worker.send("settle", ref=901, queue="q", **settled)
-        await wait_until(lambda: proxy.requests > before)
-        before = proxy.requests
         await ada.send("enqueue", ref=902, queue="q", tasks=[{"id": "b", "payload": 1}])
-        await wait_until(lambda: proxy.requests > before)
+        await wait_until(are_carried_out)
         proxy.cut()
         proxy.release()
         for client in (worker, ada):
