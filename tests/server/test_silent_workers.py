@@ -28,10 +28,13 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def let_pass(served: Served, seconds: float) -> None:
-    """Have nothing come from the workers of a server for so long."""
+    """Have nothing come from the workers of a server for so long; their leases are as much nearer to their ends."""
     for connection in {*served.app.connections, *served.app.worker_registry.silent.kept}:
         if connection.queues:
             connection.session.last_received_at -= seconds
+            connection.account.over_at -= seconds
+            for terms in {*connection.account.terms.values()}:
+                terms.over_at -= seconds
             connection.wake_writer()
             connection._woken.set()
 
@@ -86,13 +89,10 @@ async def test_a_silent_worker_is_reported_and_gets_no_tasks_until_it_is_heard_a
     assert (begun["worker"], begun["holds"], begun["log_level"]) == ("mill", 2, "warning")
 
 
-async def test_tasks_that_a_silent_worker_lost_are_counted(
-    one: Served, operator: Raw, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairq.server.engine.dispatch.worker_account.OVER_S", 0.1)
+async def test_tasks_that_a_silent_worker_lost_are_counted(one: Served, operator: Raw) -> None:
     with capture_logs() as lines:
         async with raw(one, WORKER) as worker:
-            await hold(one, worker, ["a", "b", "c"], lease_ms=200)
+            await hold(one, worker, ["a", "b", "c"], lease_ms=round(1000 * SILENT_S) // 2)
             let_pass(one, SILENT_S)
             await wait_for_row(operator, lambda row: row.get("silent_ms") and (row["held"], row["lost"]) == (0, 3))
             await wait_until(lambda: sum(line["tasks"] for line in lines if line["event"] == LOST) == 3)

@@ -22,9 +22,9 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How far the servers' wall clock is ahead, in seconds."""
-    ahead, now = [0.0], time.time
-    monkeypatch.setattr("time.time", lambda: now() + ahead[0])
+    """How far the servers' wall clock is ahead of its beginning, in seconds: it stands until the test moves it."""
+    ahead, began = [0.0], time.time()
+    monkeypatch.setattr("time.time", lambda: began + ahead[0])
     return ahead
 
 
