@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,6 +51,8 @@ class Address:
             raise SettingsError(f"invalid store URL: expected {_EXPECTED}", field="store") from None
         if url.startswith("unix:") and not parts.get("path"):
             raise SettingsError("invalid store URL: no socket path; expected unix:///path/to.sock", field="store")
+        if url.startswith(_TCP) and not re.fullmatch("/?|/[0-9]+", urlsplit(url).path):  # redis-py would take 0
+            raise SettingsError("invalid store URL: its database is no number; expected host:port/0", field="store")
         try:
             tls = _tls(parts) if url.startswith("rediss:") else None
         except OSError as error:  # ssl.SSLError is one

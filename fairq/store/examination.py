@@ -40,6 +40,8 @@ async def examine(url: str, ahead_of_ms: Callable[[], float] = lambda: time.time
     """Examine the store at a URL, node by node. Raises: SettingsError for an invalid URL."""
     try:
         nodes = (await read_topology(url)).primaries
+    except SettingsError:
+        raise
     except (*BROKEN, trio.TooSlowError, FairqError) as error:
         yield _unreachable(error)
         return
@@ -63,7 +65,8 @@ async def _answer(stream: trio.abc.Stream, reader: Any, *command: Any) -> Any:
 
 def _unreachable(error: Exception) -> Finding:
     remedy = "check the URL and its password, that the store runs, and that no firewall is between"
-    return Finding("problem", "connection", f"the store does not answer: {cause_of(error)}", remedy)
+    said = error.message if isinstance(error, FairqError) else f"the store does not answer: {cause_of(error)}"
+    return Finding("problem", "connection", said, remedy)
 
 
 async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float], stream: trio.abc.Stream) -> list[Finding]:

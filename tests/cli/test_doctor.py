@@ -108,13 +108,14 @@ def test_a_store_that_is_away_or_refuses_the_password_is_a_problem(start_store: 
     with stores.connect(server.url) as client:
         client.config_set("requirepass", "secret")
     url = stores.of_owner(server.url)
-    assert "connection" in findings(doctor(url), "problem")
+    assert findings(doctor(url), "problem")["connection"].startswith("the store refused: NOAUTH")
     assert doctor(url.replace("redis://", "redis://:wrong@")).code == 1
     assert doctor(url.replace("redis://", "redis://:secret@")).code == 0
     server.stop()
     done = doctor(url.replace("redis://", "redis://:secret@"))
     assert (done.code, "secret" in done.out) == (1, False)
-    assert doctor("http://nonsense").code == 1
+    for wrong, why in (("http://nonsense", "invalid store URL"), (f"{server.url}/x", "its database is no number")):
+        assert why in findings(doctor(wrong), "problem")["store"]
 
 
 def test_permissions_that_lack_are_named_with_the_line_that_gives_them(commands: Commands, server_store: str) -> None:

@@ -97,6 +97,7 @@ def test_a_wrong_url_names_the_setting_and_hides_the_password() -> None:
         "",
         "valkey.example.org", f"http://:{QUOTED}@host", f"redis://:{QUOTED}@host:port",
         f"redis://:{SECRET}@host:6379", "redis://:s3c/ret@host:6379", f"redis://:{QUOTED}@host?socket_timeout=soon",
+        f"redis://:{QUOTED}@host/x", f"redis://:{QUOTED}@host/1/2", "redis://host/-1", "rediss://host/ 3",
         "rediss://host?ssl_ca_certs=/nowhere.pem", "rediss://host?ssl_certfile=/nowhere.pem", "unix://",
     ]:  # fmt: skip
         with case(url):
