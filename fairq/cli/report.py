@@ -8,7 +8,9 @@ from attrs import asdict
 
 from fairq.cli.options import Server, run_with
 from fairq.cli.output import print_json, print_rows
-from fairq.model.history import PERIODS, Period
+from fairq.client.requests import check_whole
+from fairq.model.history import PERIODS, History, Period
+from fairq.model.texts import say_away
 from fairq.model.waiting import WAITED_FOR
 
 if TYPE_CHECKING:
@@ -25,9 +27,11 @@ _PERIODS = {
 
 def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> None:
     """Print the causes of waiting as a table, the tenant's share, and its totals of the last hours and days."""
-    report, history = run_with(server, lambda client: _read(client, queue, tenant))
-    found = asdict(report)
+    report, histories = run_with(server, lambda client: _read(client, queue, tenant))
+    found, history = asdict(report), {period: _totals(each) for period, each in histories.items()}
+    away = [partition for each in histories.values() for partition in each.away]
     if json:
+        check_whole(queue, away)
         print_json({**found, "history": history})
         return
     parts = found["parts"]
@@ -48,14 +52,15 @@ def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> N
     past = [{"period": period, **totals} for period, totals in history.items() if any(totals.values())]
     if past:
         print_rows(f"{tenant} in {queue}, at all servers", _PERIODS, past, empty="")
+    if away:
+        print(say_away(queue, away))
 
 
-async def _read(client: OperatorClient, queue: str, tenant: str) -> tuple[Report, dict[str, Any]]:
+async def _read(client: OperatorClient, queue: str, tenant: str) -> tuple[Report, dict[Period, History]]:
     report = await client.report(queue, tenant)
-    return report, {period: await _totals(client, queue, tenant, period) for period in PERIODS}
+    return report, {period: await client.history(queue, period, tenants=[tenant]) for period in PERIODS}
 
 
-async def _totals(client: OperatorClient, queue: str, tenant: str, period: Period) -> dict[str, Any]:
-    found = await client.history(queue, period, tenants=[tenant])
-    totals = found.tenants[0].totals
+def _totals(history: History) -> dict[str, Any]:
+    totals = history.tenants[0].totals
     return asdict(totals) | {"contested": totals.contested, "contested_part": totals.contested_part}

@@ -73,13 +73,13 @@ async def everywhere(
 
     await run_all(*(partial(call, place) for place in places))
     if lost and (away is None or not answers):
-        raise _named(lost)
+        raise error_of(lost)
     if away is not None:
         away |= lost
     return [answers[place] for place in places if place in answers]
 
 
-def _named(lost: Away) -> FairqError:
+def error_of(lost: Away) -> FairqError:
     """Return the error of partitions that do not answer; it names the first ones."""
     error = next(iter(lost.values()))
     queue, names = queue_of(next(iter(lost))), [partition_of(place) for place in lost]
@@ -232,7 +232,7 @@ async def walk(
             if away is not None:
                 away[places[at]] = error
             if away is None or len(away) == len(places):
-                raise (_named({places[at]: error}) if is_partition(places[at]) else error) from None
+                raise (error_of({places[at]: error}) if is_partition(places[at]) else error) from None
             some, following = [], ""
         rows += some
         inner, at = int(following or 0), at if following else at + 1

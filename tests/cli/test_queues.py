@@ -77,6 +77,10 @@ def test_queues_and_tenants_that_cannot_be_read_are_named(
     assert said in " ".join(tenants.out.split())
     assert [name for name in names if f" {name} " in tenants.out] == here
     check_error(commands("tenants", "list", "imports", "--json"), 1, said)
+    report = commands("tenants", "report", "imports", here[0])
+    assert (report.code, said in " ".join(report.out.split())) == (0, True), report
+    check_error(commands("tenants", "report", "imports", here[0], "--json"), 1, said)
+    check_error(commands("simulate", "imports"), 1, said)
     tries = (commands("queues", "show", "one", "--timeout", seconds) for seconds in TIMEOUTS)
     assert any((done.code, "no connection to the store" in done.err) == (1, True) for done in tries)
     top = commands("top", "--json").json

@@ -24,7 +24,7 @@ from fairq.model.history import (
     percentile_of,
 )
 from fairq.model.places import AwayPartition
-from fairq.store.routes import Away
+from fairq.store.routes import Away, error_of
 from fairq.store.store import Store
 
 PAGE_SLOTS = 120  # that one call of the store reads: about 250 KB at most
@@ -47,9 +47,14 @@ class RecentShare(NamedTuple):
 
 
 async def recent_share(store: Store, queue: str, tenant: str) -> RecentShare:
-    """Read the service of a tenant that the history has for the last RECENT_MS."""
-    step_ms = STEPS["1h"][0] * 1000
-    recent = await store.history(queue, STEPS["1h"][0], -1, RECENT_MS // step_ms, away={})
+    """Read the service of a tenant that the history has for the last RECENT_MS.
+
+    Raises: Unavailable, OutcomeUnknown if the tenant's partition does not answer.
+    """
+    step_ms, away = STEPS["1h"][0] * 1000, Away()
+    recent = await store.history(queue, STEPS["1h"][0], -1, RECENT_MS // step_ms, away=away)
+    if (place := await store.place_of(queue, tenant)) in away:
+        raise error_of({place: away[place]})
     rows = [(slot.number, row) for slot in recent.slots for row in _with_free(slot.rows) if row.tenant == tenant]
     if not rows:
         return RecentShare()

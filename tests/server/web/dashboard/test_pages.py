@@ -363,3 +363,4 @@ async def test_pages_show_what_answers_while_a_primary_is_away(site: Site, monke
     for page in ("/queues/imports", "/dead?queue=imports", "/batches?queue=imports", "/schedules?queue=imports"):
         assert "cannot be read" in text_of(await site.read(page))
     assert here[0] in text_of(await site.read(f"/search?text={here[0]}"))
+    assert "cannot be read" in text_of(await site.read("/later/simulate?queue=imports", 503))
