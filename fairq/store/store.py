@@ -229,7 +229,7 @@ class Store(TaskCalls, QueueCalls):
         outcome: bytes = await self._put("add_webhook", queue, *args)
         return outcome.decode()
 
-    @changes_all(first)
+    @changes_all(any)
     async def remove_webhook(self, queue: str, id: str) -> bool:
         """Forget a webhook; returns whether there was one."""
         return bool(await self._call("remove_webhook", queue, id) == b"ok")

@@ -485,6 +485,20 @@ async def test_a_change_of_the_whole_queue_begins_in_the_first_partition_and_goe
         assert [await read(store, place) for place in places] == [after] * PARTITIONS
 
 
+async def test_a_removal_of_a_webhook_that_broke_off_is_completed_by_the_next(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(served)
+    hook = {"queue": Q, "url": "https://example.com/hook"}
+    async with raw(served, OPERATOR) as operator:
+        await operator.ask("add_webhook", **hook)
+        lose(served, monkeypatch, places_of(Q, PARTITIONS)[3])
+        with pytest.raises(Refused, match=r"outcome_unknown.*repeat"):
+            await operator.ask("remove_webhook", **hook)
+        monkeypatch.undo()
+        assert [(await operator.ask("remove_webhook", **hook))["previous"] for _ in range(2)] == [True, False]
+
+
 async def test_the_first_partition_decides_whether_a_change_is_based_on_the_current_version(served: Served) -> None:
     await fill(served)
     places = places_of(Q, PARTITIONS)
