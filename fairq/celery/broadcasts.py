@@ -13,6 +13,7 @@ from fairq.celery import outcomes
 from fairq.celery.clients import call
 from fairq.celery.messages import Message, ids_of
 from fairq.celery.tenants import tenant_of
+from fairq.model.checks import NAME_PATTERN
 
 
 def broadcast(info: Connection, exchange: str, message: Message) -> None:
@@ -27,8 +28,20 @@ def broadcast(info: Connection, exchange: str, message: Message) -> None:
 
 
 def _revoke(info: Connection, task_id: str) -> None:
-    """Cancel a task in each queue that the app knows. Its result says so if it was waiting."""
+    """Cancel a task in each queue that the app knows. Its result says so if it was waiting.
+
+    Raises: a refusal by one of the queues, such as one that the token may not use, unless another one has the task.
+    """
     ids = ids_of(task_id, tenant_of({}, info.transport_options.get("tenant", "")))
-    for queue in current_app.amqp.queues:
-        if "ok" in call(info, lambda sender, queue=queue: sender.client.cancel(queue, ids)):  # type: ignore[misc]
+    refusal, is_found = None, False
+    for queue in filter(NAME_PATTERN.match, current_app.amqp.queues):  # Celery adds any name that a task was sent to
+        try:
+            found = call(info, lambda sender, queue=queue: sender.client.cancel(queue, ids))  # type: ignore[misc]
+        except OperationalError as error:
+            refusal = refusal or error
+            continue
+        if "ok" in found:
             outcomes.cancelled(task_id)
+        is_found = is_found or set(found) != {"gone"}
+    if refusal and not is_found:
+        raise refusal

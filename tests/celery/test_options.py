@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -12,11 +12,15 @@ import pytest
 
 pytest.importorskip("celery")
 
-from celery.exceptions import TaskRevokedError
+from celery import Celery
+from celery.exceptions import OperationalError, TaskRevokedError
+from kombu import Queue
 
 import fairq.celery
 import fairq.sync
 from fairq.model.tasks import TaskState
+from fairq.tokens import TokenRecord, hash_token, make_token
+from fairq.wire.terms import Role
 from tests.celery.conftest import get, served, variables_for, wait_for, worker
 from tests.cli.harness import read_until
 
@@ -218,6 +222,36 @@ def test_revoking_a_waiting_task_cancels_it(shop: Any, acme: fairq.sync.Client) 
     assert state(acme, "revoked", sent).state == "cancelled"
     with pytest.raises(TaskRevokedError):
         get(sent)
+
+
+def test_revoking_finds_a_task_beside_queues_with_names_that_fairq_does_not_have(
+    shop: Any, acme: fairq.sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OperationalError, match=r"not 'emails\.high'"):
+        shop.seen.apply_async(queue="emails.high")
+    assert "emails.high" in shop.app.amqp.queues
+    sent = shop.seen.apply_async(queue="spelled", countdown=600)
+    sent.revoke()
+    assert state(acme, "spelled", sent).state == "cancelled"
+    sent.revoke()  # it has ended
+    shop.app.amqp.queues.pop("emails.high")
+
+
+def test_revoking_asks_also_behind_a_queue_that_the_token_may_not_use(
+    shop: Any, acme: fairq.sync.Client, operator: fairq.sync.OperatorClient, port: int, tmp_path: Path
+) -> None:
+    sent = [shop.seen.apply_async(queue=queue, countdown=600) for queue in ("other", "allowed")]
+    id, token = make_token(Role.PRODUCER)
+    operator.create_token(TokenRecord(id, "producer", hash_token(token), queues=["allowed"]))
+    limited = Celery("limited", broker=f"fairq://:{token}@127.0.0.1:{port}", backend=f"file://{tmp_path}")
+    limited.conf.task_queues = [Queue("other"), Queue("allowed")]
+    limited.conf.broker_transport_options = {"tenant": "acme"}
+    with closing(limited):
+        limited.control.revoke(sent[1].id)
+        assert state(acme, "allowed", sent[1]).state == "cancelled"
+        with pytest.raises(OperationalError, match="forbidden"):
+            limited.control.revoke(sent[0].id)
+    assert state(acme, "other", sent[0]).state == "delayed"
 
 
 def test_revoking_a_task_that_a_worker_holds_lets_it_not_begin(
