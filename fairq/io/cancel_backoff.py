@@ -41,6 +41,7 @@ class CancelBackoff:
     has_begun: bool = field(default=False, init=False)
     is_cancelled: bool = field(default=False, init=False)  # its watch has seen the cancellation
     _task: Any = field(default=None, init=False)
+    _status: Any = field(default=None, init=False)  # trio's: what is open around the runner's own code
     shield: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)  # inside `scope`
     _limits: dict[anyio.CancelScope, anyio.CancelScope] = field(factory=dict, init=False)  # scopes -> shields
     _alarm: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
@@ -54,6 +55,7 @@ class CancelBackoff:
     def running(self) -> Iterator[None]:
         """Run the runner's own code inside this, in its task."""
         self._task = current_task()
+        self._status = getattr(self._task, "_cancel_status", None)
         _of_tasks[self._task], self.has_begun = self, True
         try:
             yield
@@ -128,7 +130,7 @@ class CancelBackoff:
         if not before:
             return FIRST_S
         for task, met in self._met.items():
-            if met - before.get(task, met) >= MANY and task._cancel_status.effectively_cancelled:
+            if met - before.get(task, met) >= MANY and _is_reached(task, self._status):
                 for shield in shields:
                     shield.shield = True
                 break
@@ -147,6 +149,19 @@ def _cancel_once(scope: Any, loop: Any) -> None:
             scope._cancel_handle = loop.call_later(2 * AGAIN_S, scope._deliver_cancellation, scope)
     for below in list(scope._child_scopes):
         _cancel_once(below, loop)
+
+
+def _is_reached(task: Any, outside: Any) -> bool:
+    """Return whether a cancellation from outside of a handler reaches one of its tasks of trio.
+
+    A scope of the handler's own may be cancelled too, such as that of a sleep that is over.
+    """
+    status = task._cancel_status
+    while status not in (outside, None):
+        if status._scope.shield:
+            return False
+        status = status._parent
+    return True
 
 
 def _below(task: Any) -> Iterator[Any]:

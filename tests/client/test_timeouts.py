@@ -9,11 +9,13 @@ from typing import Any
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 import pytest
 
 import fairq
 import fairq.testing
 from fairq.errors import BadRequest
+from fairq.io.cancel_backoff import CancelBackoff
 from fairq.wire.worker_session import WorkerSession
 from tests.logs import captured_logs
 from tests.server.harness import OPERATOR
@@ -124,6 +126,46 @@ async def test_a_handler_that_cleans_up_slowly_stays_cancelled(service: Service,
             with anyio.CancelScope(shield=True):
                 for _ in range(30):
                     await anyio.sleep(0.01)
+
+    await end_handler(how, service, app, seen)
+    assert not went_on
+
+
+@on_both
+@pytest.mark.parametrize("how", OUTCOMES)
+async def test_a_handler_whose_own_scopes_end_while_it_cleans_up_stays_cancelled(
+    service: Service, how: str, runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a sleep that is over, but whose task has not gone on yet."""
+    app, seen, went_on, looks = service.worker(1), anyio.Event(), False, 0
+    slow = getattr(CancelBackoff, f"_slow_{runtime}")
+
+    def look(backoff: CancelBackoff) -> Any:
+        nonlocal looks
+        pause_s = slow(backoff)
+        looks += 1
+        return pause_s
+
+    monkeypatch.setattr(CancelBackoff, f"_slow_{runtime}", look)
+    monkeypatch.setattr("fairq.io.cancel_backoff.AGAIN_S", 0.05)
+
+    @app.task("emails", timeout=0.05 if how == "too late" else None)
+    async def handle(task: fairq.Task) -> None:
+        nonlocal went_on
+        async with anyio.create_task_group() as group:
+            group.start_soon(clean_up)
+        went_on = True
+
+    async def clean_up() -> None:
+        try:
+            seen.set()
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                while looks < 2:
+                    with anyio.CancelScope() as own:
+                        own.cancel()
+                        await anyio.lowlevel.checkpoint()
 
     await end_handler(how, service, app, seen)
     assert not went_on
