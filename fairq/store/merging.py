@@ -15,6 +15,7 @@ from fairq.model.history import OTHERS, Row, Slot
 from fairq.model.places import queue_of
 from fairq.model.queues import QueueState
 from fairq.model.tenants import TenantState
+from fairq.model.waiting import Facts
 from fairq.store.partitions import siblings
 from fairq.store.rows import COUNTS, FLAGS
 
@@ -52,6 +53,14 @@ def sums(answers: Sequence[dict[str, float]]) -> dict[str, float]:
     """Add up numbers by their names; what blocks one place blocks the queue."""
     blocked = reduce(or_, [int(each["blocked"]) for each in answers])
     return {name: sum(each[name] for each in answers) for name in answers[0]} | {"blocked": blocked}
+
+
+def of_whole_queue(facts: Facts, states: Sequence[dict[str, float]]) -> Facts:
+    """Return the facts about a task of one place with the running tasks, and the weights, of all places."""
+    leased, weight_sum = (sum(each[name] for each in states) for name in ("leased", "weight_sum"))
+    known = [each["estimate"] for each in states if each["estimate"]]
+    estimate = sum(known) / max(len(known), 1)
+    return evolve(facts, queue_leased=leased, queue_weight_sum=weight_sum, queue_estimate=estimate)
 
 
 def one_walk(pages: Sequence[DeadPage], count: int) -> DeadPage:

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from attrs import define
+from attrs import define, evolve
 
 from fairq.model.batches import BatchPage, BatchState
 from fairq.model.schedules import MISFIRES, ScheduleState, Timing
 from fairq.model.tasks import NewTask
+from fairq.model.waiting import Waiting
 from fairq.model.webhooks import Webhook, webhook_id
 from fairq.store import keys
 from fairq.store.calls import LOOKS
-from fairq.store.merging import chained, first
+from fairq.store.merging import chained, first, of_whole_queue
 from fairq.store.partitions import place_in
 from fairq.store.queue_calls import QueueCalls
 from fairq.store.records import pack_template, pack_timing, unpack_schedule, unpack_webhook
@@ -60,6 +61,14 @@ class Store(TaskCalls, QueueCalls):
     Every method raises Unavailable (nothing was done), OutcomeUnknown (it may have been done; repeat it with the same
     ids) or StoreRefused. Methods that create tasks, batches, schedules, tokens, queues or notes also raise StoreFull.
     """
+
+    async def why(self, queue: str, id: str) -> Waiting:
+        """Read the facts that explain why a task waits. All partitions that answer share the slots, and their facts."""
+        found, places = await self._why(queue, id), await self.registry.places(queue)
+        if found.facts is None or len(places) == 1:
+            return found
+        states = await everywhere(Store.numbers, self, places, away={})
+        return evolve(found, facts=of_whole_queue(found.facts, states))
 
     @of_tenant
     async def open_batch(

@@ -275,8 +275,8 @@ class TaskCalls(Calls):
         return [(state, row[-1]) for state, row in zip(states, rows, strict=True)]
 
     @of_task
-    async def why(self, queue: str, id: str) -> Waiting:
-        """Read the facts that explain why a task waits."""
+    async def _why(self, queue: str, id: str) -> Waiting:
+        """Do what `Store.why` does, with the facts of the task's partition as those of the queue."""
         now_ms, row, *pairs = await self._call("why", queue, id)
         state = task_state(id, row)
         facts = {name.decode(): float(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}

@@ -202,6 +202,26 @@ async def test_what_a_place_was_charged_for_is_taken_back_from_it(served: Served
         assert sum(map(queues.accounts.part, running)) == pytest.approx(1.0)
 
 
+async def test_the_tasks_of_other_partitions_are_among_what_a_task_waits_for(served: Served) -> None:
+    whys = []
+    for queue, partitions in (("one", 1), (Q, PARTITIONS)):
+        places = await served.app.store.registry.make(queue, "", partitions=partitions)
+        running = TENANTS[0]
+        waiting = next(
+            each for each in TENANTS[1:] if partitions == 1 or place_in(places, each) != place_in(places, running)
+        )
+        async with raw(served, PRODUCER) as producer, raw(served, WORKER) as worker:
+            await worker.attach(queue)
+            tasks = [{"tenant": running, "id": id, "payload": 1} for id in "abc"]
+            await producer.ask("enqueue", queue=queue, tasks=tasks)
+            await worker.settle(queue, "ack", *await worker.pushed())
+            await worker.pushed()
+            await producer.ask("enqueue", queue=queue, tasks=[{**tasks[0], "tenant": waiting}])
+            whys.append(await producer.ask("why", queue=queue, id=f"{waiting}/a"))
+    assert [(why["causes"], why["share"], why["slots"]) for why in whys] == [(["share"], 0.5, 1.0)] * 2
+    assert all(why["starts_at_ms"] for why in whys), "it is known how long the queue's tasks take"
+
+
 async def test_two_servers_share_the_partitions(server_store: str) -> None:
     async with running(server_store) as one, running(server_store) as two:
         await make(one)
