@@ -177,18 +177,32 @@ async def test_a_binary_message_is_an_error_and_the_connection_lives(worker: Raw
     await worker.attach("q")
 
 
-async def test_an_oversized_message_is_closed_with_1009_and_its_socket_freed(server_store: str) -> None:
+@pytest.fixture
+def patient_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that wait for the answer to their good-bye, however late it comes."""
+    monkeypatch.setattr("fairq.server.engine.net.transport.CLOSE_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient_closing")
+async def test_an_oversized_message_is_closed_with_1009_and_its_socket_freed(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its client stays."""
+    too_long = "x" * (65_537 + (1 << 20))
     async with running(server_store, max_payload_bytes=65_536) as served:
         await check_healthy(served)
         await trio.testing.wait_all_tasks_blocked(0.05)
         gc.collect()
         fds, tasks = open_fds(), tasks_living()
-        for _ in range(2):
-            async with raw(served, WORKER) as worker:
-                with suppress(Disconnected):
-                    await send_message(worker.transport, "x" * (65_537 + (1 << 20)))
-                assert (await worker.closed())[0] == 1009
-                await wait_until(lambda: not served.app.connections)
+        async with raw(served, WORKER) as worker:
+            with suppress(Disconnected):
+                await send_message(worker.transport, too_long)
+            assert (await worker.closed())[0] == 1009
+        monkeypatch.setattr("fairq.server.engine.net.transport.CLOSE_S", 0.1)
+        async with raw(served, WORKER) as stays:
+            with suppress(Disconnected):
+                await send_message(stays.transport, too_long)
+            await wait_until(lambda: not served.app.connections)
         await wait_until(lambda: open_fds() <= fds and tasks_living() <= tasks)
 
 
@@ -202,6 +216,7 @@ async def test_broken_framing_ends_only_its_own_connection(served: Served) -> No
     await check_healthy(served)
 
 
+@pytest.mark.usefixtures("patient_closing")
 async def test_a_ping_while_the_server_closes_does_not_end_the_server(served: Served) -> None:
     async with socket(served) as stream:
         await stream.send_all(handshake())
@@ -209,7 +224,7 @@ async def test_a_ping_while_the_server_closes_does_not_end_the_server(served: Se
         (connection,) = served.app.connections
         connection.close(1000, "good-bye")
         await read_until(stream, b"good-bye")
-        await stream.send_all(frame(9, b"still there?") + frame(1, b"{}"))
+        await stream.send_all(frame(9, b"still there?") + frame(1, b"{}") + frame(8, b"\x03\xe8"))
         await read_all(stream)
     await wait_until(lambda: not served.app.connections)
     await check_healthy(served)
