@@ -48,9 +48,11 @@ def matching(pattern: re.Pattern[str], words: str, default: str = "id", *, is_se
     return check
 
 
-_ID_CHARS = "of A-Z, a-z, 0-9, '-', '_'"
-check_name = matching(NAME_PATTERN, "1 to 63 of a-z, 0-9, '-', '_' and begin with a letter or digit", "queue")
-check_tenant = matching(TENANT_PATTERN, "1 to 128 of A-Z, a-z, 0-9, '.', '_', '-', '@', '+'", "tenant")
+_ID_CHARS = "characters of A-Z, a-z, 0-9, '-', '_'"
+check_name = matching(
+    NAME_PATTERN, "1 to 63 characters of a-z, 0-9, '-', '_' and begin with a letter or digit", "queue"
+)
+check_tenant = matching(TENANT_PATTERN, "1 to 128 characters of A-Z, a-z, 0-9, '.', '_', '-', '@', '+'", "tenant")
 check_task_id = matching(TASK_ID_PATTERN, f"1 to 64 {_ID_CHARS}")
 check_known_id = matching(KNOWN_ID_PATTERN, f"1 to 64 {_ID_CHARS}")  # of a task that may be a copy of another
 check_full_id = matching(FULL_ID_PATTERN, "a full id, <tenant>/<id>")

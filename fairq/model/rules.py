@@ -199,8 +199,9 @@ TENANT = Rule(
     check_tenant, pattern(TENANT_PATTERN), ("", "t" * 129, "t{x}", "t/x", "t\n", "t x", "é", "t:x", "t*")
 )  # fmt: skip
 WORKER = matching(
-    WORKER_PATTERN, f"1 to {MAX_WORKER_CHARS} of A-Z, a-z, 0-9, '.', '_', '-'", "", "a b", "w" * 65, "a/b", "w\n"
-)
+    WORKER_PATTERN, f"1 to {MAX_WORKER_CHARS} characters of A-Z, a-z, 0-9, '.', '_', '-'",
+    "", "a b", "w" * 65, "a/b", "w\n",
+)  # fmt: skip
 TASK_ID = Rule(check_known_id, pattern(KNOWN_ID_PATTERN), ("", "a b", "a" * 65, "a{b}", "ada/a", "a\n", "é"))
 FULL_ID = Rule(
     check_full_id,

@@ -13,7 +13,7 @@ from fairq.model.rules import Rule, one_of, pattern, whole
 from fairq.model.tasks import ScheduledOptions, printable
 
 SCHEDULE_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}\Z")  # shorter than a task's id by the time of a fire
-_check_name = matching(SCHEDULE_PATTERN, "1 to 40 of a-z, 0-9, '-', '_' and begin with a letter or digit")
+_check_name = matching(SCHEDULE_PATTERN, "1 to 40 characters of a-z, 0-9, '-', '_' and begin with a letter or digit")
 MISFIRES = ("skip", "once")
 MISFIRE = one_of(*MISFIRES)
 MIN_EVERY_MS = 1_000

@@ -101,8 +101,8 @@ def test_a_guide_begins_with_what_it_is_about() -> None:
 
 PROMISE = (  # of queues with partitions: README and the guide that explains it have the same words
     "Each tenant of a queue with partitions lives on one primary; all promises about one tenant hold unchanged. Between"
-    " tenants of different partitions, worker time is within three of the longest leases, plus one lease for each"
-    " server and partition, of its share. A tenant gets no more than its primary can do. While a primary is away its"
+    " tenants of different partitions, worker time is off its share by at most three of the longest leases, plus one"
+    " lease for each server and partition. A tenant gets no more than its primary can do. While a primary is away its"
     " tenants wait, and the others share its slots."
 )
 
