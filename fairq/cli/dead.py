@@ -70,7 +70,7 @@ def list_(
     Parameters
     ----------
     limit
-        Letters to list at most.
+        Dead letters to list at most.
     """
     if limit < 1:
         raise BadRequest("limit must be at least 1", field="limit")
@@ -178,7 +178,7 @@ def replay(
     Parameters
     ----------
     rate
-        Letters per second at most, with --all (default: no limit).
+        Dead letters per second at most, with --all (default: no limit).
     """
     check_choice(ids, everything, "filters and --rate", which is not None or rate is not None)
     if ids:

@@ -19,7 +19,7 @@ def migrate(*, store: StoreChoice | None = None) -> int:
 
     Servers do that by themselves, in the background, when no older server runs; this does it at once. If interrupted,
     run it again, and it continues. Older servers cannot use the data afterwards: `fairq doctor` says what will be done,
-    and run `fairq backup` first. The exit code is 1 while older servers run, or a server does it.
+    and run `fairq backup` first. The exit code is 1 while older servers run, or a server is doing it.
 
     Example: `fairq migrate --store redis://127.0.0.1:6379/0`
     """

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
     from fairq.model.operator_views import QueueRow
 
-queues = App(name="queues", help="List queues, change settings and limits, pause, resume, repair, purge and delete.")
+queues = App(
+    name="queues", help="List queues, change settings, limits and hours, pause, resume, repair, purge and delete."
+)
 
 
 def _shown(settings: QueueSettings) -> dict[str, Any]:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
     from fairq.client.operator import OperatorClient
 
-tenants = App(name="tenants", help="List a queue's tenants, set weights and limits, pause, resume, purge and delete.")
+tenants = App(
+    name="tenants", help="List a queue's tenants, set weights, limits and hours, pause, resume, purge and delete."
+)
 
 _COLUMNS = columns_of(
     "tenant", "weight", "ready", "pending", "delayed", "leased", "dead", "done", "delivered", "contested", "entitled",
@@ -37,15 +39,15 @@ _COLUMNS = columns_of(
 )  # fmt: skip
 
 _UNITS = (
-    "delivered since the tenant came, in seconds of worker time, or tasks where the queue's share is count: contested "
-    "while tenants waited, to compare with its due, and free, as no tenant waited for it"
+    "delivered since the tenant came, in seconds of worker time, or tasks where the queue's share is count; what it "
+    "got while tenants waited is contested: compare it with its due; what nobody waited for is free"
 )
 _RARE = ("pending", "delayed", "dead", "is_limited", "is_paused", "is_closed")
 
 
 @tenants.command(name="list")
 def list_(queue: str, *, watch: Watch = False, json: Json = False, server: Server | None = None) -> None:
-    """List the tenants of a queue: counts, and since each came its service, contested and free, and its due.
+    """List the tenants of a queue: counts, and the service of each since it came, contested and free, with its due.
 
     Example: `fairq tenants list emails`
     """

@@ -56,11 +56,11 @@ _FIRST_TO_GO = (  # in a narrow terminal
 def top(*, queue: str | None = None, once: Once = False, json: Json = False, server: Server | None = None) -> None:
     """Show queues and their top tenants: rates, waiting times, shares.
 
-    Delivered is a tenant's part of all service: contested while tenants waited, to compare with its due; and free, as
-    no tenant waited for it.
+    Delivered is a tenant's part of all service. What it got while tenants waited is contested: compare it with its due.
+    What nobody waited for is free.
 
     Rates cover the last minute, shares and waiting times the last five, at all servers, which add their counts every
-    ten seconds. Of tenants that these leave out, those are shown that have most tasks.
+    ten seconds. Of the tenants that they leave out, those with the most tasks are shown.
 
     Example: `fairq top --queue emails`
 

@@ -81,7 +81,7 @@ class Settings:
         "(none: the embedded store)",
     ] = field(default=None, repr=False)  # it may have a password
     data_dir: Annotated[Path, "directory of the embedded store"] = Path("fairq-data")
-    fsync: Annotated[str, "embedded store: in a power cut `always` loses nothing, `everysec` up to one second"] = (
+    fsync: Annotated[str, "embedded store: a power cut loses nothing (`always`) or up to a second (`everysec`)"] = (
         "always"
     )
     store_timeout: Annotated[float, "seconds to wait for the store at start"] = 30.0
@@ -116,7 +116,7 @@ class Settings:
     queue_quota: Annotated[
         int, "queues that each tenant may create, by being the first to use them (0: only operators create queues)"
     ] = 100
-    log_level: Annotated[str, "debug, info, warning or error"] = "info"
+    log_level: Annotated[str, "one of debug, info, warning and error"] = "info"
     log_json: Annotated[bool, "log JSON lines"] = False
 
     def check(self) -> Settings:

@@ -33,6 +33,13 @@ def test_the_list_of_commands_says_what_each_does(capsys: pytest.CaptureFixture[
         assert re.search(rf"^. {name} +[A-Z]", output, re.MULTILINE), name
 
 
+def test_a_group_says_of_itself_what_the_list_of_commands_says() -> None:
+    listed, own = commands(is_listing=True), commands()
+    groups = {command[0] for command in COMMANDS if len(command) > 1}
+    for name in groups:
+        assert own[name].help.startswith(listed[name].help), name
+
+
 def example_of(command: tuple[str, ...]) -> list[str]:
     """Return the words of the example in a command's help."""
     found = commands()
