@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -25,10 +26,13 @@ __all__ = ["start_sentinel"]
 StartStore = Callable[..., stores.LocalServer]
 
 
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where replicas lack, nothing waits for long."""
-    monkeypatch.setattr(module, "WAIT_MS", 200)
+@contextmanager
+def lacking() -> Iterator[None]:
+    """Expect that a replica lacks, and do not wait for it for long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "WAIT_MS", 200)
+        with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+            yield
 
 
 async def follow(start_store: StartStore, primary: stores.LocalServer) -> stores.LocalServer:
@@ -67,7 +71,7 @@ async def test_a_task_is_acknowledged_when_a_replica_has_it_also_if_it_was_store
         primary = start_store()
         async with open_store(primary.url, wait_replicas=1) as store:
             for _ in range(2):
-                with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+                with lacking():
                     await put(store, "ada/a")
             assert [state and state.id for state in await store.tasks("emails", ["ada/a"])] == ["ada/a"]
             replica = await follow(start_store, primary)
@@ -76,7 +80,7 @@ async def test_a_task_is_acknowledged_when_a_replica_has_it_also_if_it_was_store
             assert stored(replica) == 2
             assert await store.open_batch("emails", "ada", "ada/batch", 0, [b"", b"", b""])
             replica.kill()
-            with pytest.raises(OutcomeUnknown):
+            with lacking():
                 await store.close_batch("emails", "ada/batch")
 
 
@@ -132,7 +136,7 @@ async def test_each_primary_of_a_cluster_confirms_its_own_queues(
         queues = {cluster.owner(f"fq:{{{name}/0}}").server.port: name for name in map("q{}".format, range(20))}
         async with open_store(cluster.url, wait_replicas=1) as store:
             assert await put(store, "ada/a", queue=queues[first.server.port]) == ["ok"]
-            with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+            with lacking():
                 await put(store, "ada/a", queue=queues[second.server.port])
 
 
@@ -148,7 +152,7 @@ async def test_the_entry_of_a_new_queue_is_confirmed_too_where_another_primary_h
         queue = next(name for name in map("q{}".format, range(20)) if cluster.owner(f"fq:{{{name}/0}}") is other)
         async with open_store(cluster.url, wait_replicas=1) as store:
             for _ in range(2):
-                with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+                with lacking():
                     await put(store, "ada/a", queue=queue)
             cluster.add_replica(registry)
             assert [outcome.partition("\n")[0] for outcome in await put(store, "ada/a", queue=queue)] == ["duplicate"]
