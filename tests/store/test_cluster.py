@@ -41,11 +41,12 @@ async def put(store: Store, queue: str, *ids: str, **options: Any) -> None:
 
 async def drain(store: Store, queue: str) -> list[str]:
     """Claim and acknowledge all that is ready; returns the ids."""
-    leases = (await store.claim(queue, "w", 100)).leases
-    ended = [Settlement("ack", lease.id, lease.lease) for lease in leases]
-    if ended:
+    ids: list[str] = []
+    while leases := (await store.claim(queue, "w", 100)).leases:
+        ended = [Settlement("ack", lease.id, lease.lease) for lease in leases]
         assert await store.settle(queue, ended) == ["ok"] * len(ended)
-    return sorted(lease.id for lease in leases)
+        ids += [lease.id for lease in leases]
+    return sorted(ids)
 
 
 def queues_of(cluster: clusters.Cluster, node: clusters.Node) -> list[str]:

@@ -90,7 +90,7 @@ async def test_the_last_enqueue_and_the_claim_are_one_call(
             ["ok", "ok"], ["a", "b"]
         )  # fmt: skip
         assert calls(redis_client) - before == len(enqueues) + 1
-        assert listener.get_message(timeout=1)["type"] == "ssubscribe"
+        assert listener.get_message(timeout=30)["type"] == "ssubscribe"
         assert listener.get_message() is None, "no other server is notified"
 
 
@@ -99,12 +99,12 @@ async def test_without_a_claim_the_enqueues_leave_alone(made: Store, redis_clien
     await made.claim(Q, "w/0", 1)  # finds nothing: it asks to be notified
     with redis_client.pubsub() as listener:
         listener.ssubscribe(keys.ready_channel(Q))
-        listener.get_message(timeout=1)
+        listener.get_message(timeout=30)
         async with turn() as now:
             now.begin(enqueue(made, "a", notify=covered))
             covered.send()
         assert now.outcomes_of_calls == [["ok"]]
-        assert listener.get_message(timeout=1)["type"] == "smessage"
+        assert listener.get_message(timeout=30)["type"] == "smessage"
 
 
 async def test_an_enqueue_that_is_held_while_the_connection_breaks_was_not_sent(made: Store) -> None:
