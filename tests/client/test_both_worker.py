@@ -7,6 +7,7 @@ import functools
 import re
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -19,7 +20,7 @@ from fairq.errors import BadRequest, Forbidden
 from tests.server.harness import WORKER, tenant
 from tests.store.cases import case, raises_for
 
-from .runtimes import Service, on_both, wait_state, wait_until, working
+from .runtimes import Service, on_both, running_service, wait_state, wait_until, working
 
 
 @on_both
@@ -264,20 +265,27 @@ async def test_timeouts_of_a_handlers_own_are_its_own(service: Service, runtime:
             assert (await wait_state(task, "dead")).error.startswith("TimeoutError")
 
 
+@pytest.fixture
+def patient(server_store: str) -> Iterator[Service]:
+    """A server that keeps the leases of broken connections for longer than a test lasts."""
+    with running_service(server_store, reconnect_grace=60) as service:
+        yield service
+
+
 @on_both
-async def test_work_goes_on_when_the_connection_is_lost(service: Service) -> None:
-    app, finish, began = fairq.Worker(service.proxied, WORKER, 2), anyio.Event(), list[str]()
+async def test_work_goes_on_when_the_connection_is_lost(patient: Service) -> None:
+    app, finish, began = fairq.Worker(patient.proxied, WORKER, 2), anyio.Event(), list[str]()
 
     @app.task("emails")
     async def handle(task: fairq.Task) -> None:
         began.append(task.id)
         await finish.wait()
 
-    async with service.client() as client, working(app):
+    async with patient.client() as client, working(app):
         tasks = await client.enqueue_many("emails", range(4))
         await wait_until(lambda: len(began) == 2)
-        service.soon(service.proxy.cut)
-        await wait_until(lambda: service.proxy.connections == 2)
+        patient.soon(patient.proxy.cut)
+        await wait_until(lambda: patient.proxy.connections == 2)
         finish.set()
         for task in tasks:
             await wait_state(task, "done")

@@ -15,6 +15,7 @@ import fairq
 from fairq.errors import BadRequest, OutcomeUnknown, SettingsError, Unauthorized, Unavailable
 from tests.server.harness import OPERATOR, tenant
 from tests.store.cases import case, raises_for
+from tests.stores import free_port
 
 from .runtimes import Api, Service, on_all, running_service, tls_url
 
@@ -191,9 +192,7 @@ async def test_a_silent_server_is_given_up_in_time(api: Api, service: Service) -
 
 @on_all
 async def test_no_server_is_unavailable_and_a_bad_token_unauthorized(api: Api, service: Service) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    async with api.open_client(f"ws://127.0.0.1:{port}", token=tenant("ada")) as client:
+    async with api.open_client(f"ws://127.0.0.1:{free_port()}", token=tenant("ada")) as client:
         await api.unavailable(client, "refused")
     async with api.open_client(service.url, token="nonsense") as client:
         with pytest.raises(Unauthorized):

@@ -85,6 +85,8 @@ async def test_a_lost_lease_cancels_its_handler_and_settles_nothing(
             proxy.hold()
             if kind == "async":
                 await cancelled.wait()
+            await wait_state(task, "ready")
+            await operator.ask("configure", queue="emails", settings={"lease_ms": 60_000})  # the heir keeps its own
             async with raw(served, WORKER) as heir:
                 await heir.attach("emails", credit=1)
                 (pushed,) = await heir.pushed()

@@ -238,14 +238,20 @@ def test_no_call_of_a_client_waits_for_an_import(service: Service) -> None:
 
 
 CTRL_C = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import fairq, fairq.sync
 
 client = fairq.sync.open_client()
 task = client.enqueue("emails", 1, result_ttl=60)
+
+def interrupt():
+    while client._driver._leader is None:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+
 for _ in range(3):
-    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
     try:
+        threading.Thread(target=interrupt).start()
         task.result()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
