@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 20.0  # under the 30 s of gunicorn, and the minute for which the store remembers ids of ended tasks
 
 PAGE_IDS = 250  # in a request: the longest ids fit into the shortest message that a server may allow
-_EXPLAINED_S = 1.0  # a wait that was shorter is one look of many; and how long the explanation may take
+_EXPLAINED_S = 1.0  # a wait that was shorter is one look of many
+_EXPLAIN_S = 1.0  # how long the explanation may take
 
 Body = dict[str, Any]
 
@@ -118,7 +119,7 @@ class Requests:
         if timeout is None or timeout < _EXPLAINED_S:
             return ""
         try:
-            reply = await self.request("why", {"queue": queue, "id": id}, timeout=_EXPLAINED_S)
+            reply = await self.request("why", {"queue": queue, "id": id}, timeout=_EXPLAIN_S)
         except FairqError:
             return ""
         return lazy.why_text.say_causes(lazy.bodies.structure(reply, lazy.waiting.Why))

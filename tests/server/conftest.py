@@ -58,11 +58,12 @@ def haste(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture(autouse=True)
 def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers that wait for each other's answers, and the store's, however busy the machine; else tests say less."""
+    """Servers and clients that wait for answers, and for the store's, however busy the machine; else tests say less."""
     if "autojump_clock" not in request.fixturenames:
         for constant in "engine.net.questions.ANSWER_S", "web.admin.health.ANSWER_S", "web.dashboard.live.ANSWER_S":
             monkeypatch.setattr(f"fairq.server.{constant}", 60.0)
         monkeypatch.setattr("fairq.server.web.dashboard.site._ANSWER_S", 60.0)
+        monkeypatch.setattr("fairq.client.requests._EXPLAIN_S", 60.0)
 
 
 @pytest.fixture
