@@ -19,6 +19,7 @@ import fairq.celery
 from fairq.errors import FairqError
 from tests.celery.conftest import get, served, variables_for, worker
 from tests.cli.harness import read_until
+from tests.stores import free_port
 
 pytestmark = pytest.mark.deep("frameworks")
 
@@ -74,9 +75,7 @@ def test_a_server_that_is_away_is_tried_again_by_celerys_policy() -> None:
 
 
 def test_a_worker_waits_for_its_server_and_a_sender_outlives_a_restart(tmp_path: Path, shop: Any) -> None:
-    data, variables = tmp_path / "data", variables_for(0, tmp_path)
-    with served(data) as port:
-        pass
+    data, port = tmp_path / "data", free_port()
     variables = variables_for(port, Path(shop.app.conf.result_backend.removeprefix("file://")))
     with worker(variables, "-P", "solo", ready="Cannot connect to fairq://:**@") as early:
         app = Celery("sender", broker=variables["SHOP_BROKER"], backend=variables["SHOP_RESULTS"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import pytest
 import fairq.sync
 from tests.cli.harness import environment, read_until, started
 from tests.store.waiting import wait_for
+from tests.stores import free_port
 
 HERE = Path(__file__).parent / "node"
 MAX_LINES = 60
@@ -73,8 +73,7 @@ def test_it_stops_what_is_cancelled_and_goes_on(shop: fairq.sync.Client, url: st
 
 def test_it_brings_its_leases_to_a_server_that_was_killed_and_came_back(folder: Path, tmp_path: Path) -> None:
     down, up, journal, data = (tmp_path / name for name in ("down", "up", "journal", "data"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     serve, url = ("serve", "--dev", "--port", port, "--http-port", "0", "--data-dir", data), f"ws://127.0.0.1:{port}"
     with fairq.sync.open_client(url, token="dev-tenant:shop") as shop, worker(folder, url):
         with started(*serve) as server:
