@@ -18,6 +18,7 @@ from typing import NamedTuple
 from attrs import define, field
 
 from fairq.model.attempts import AttemptFilter, AttemptState
+from fairq.model.queues import QueueSettings
 from fairq.model.tasks import Action, Lease, Settlement, is_last_attempt, leased_at_ms
 
 MAX_QUEUES, MAX_ENDED, MAX_RUNNING, MAX_ERROR = 50, 500, 10_000, 300
@@ -49,7 +50,7 @@ _Ended = tuple[str, int, AttemptState, int, str, float, str]  # as Seen, with th
 class _OfQueue:
     """The attempts at one queue's tasks; the running ones in the order of their last extension."""
 
-    lasts_s: float = 0.0
+    lasts_s: float = QueueSettings().lease_ms / 1000  # as the last claim or take-over has it
     offset_ms: float = field(factory=lambda: (time.time() - time.monotonic()) * 1000)  # of the store's clock from ours
     running: OrderedDict[str, _Running] = field(factory=OrderedDict)
     ended: deque[_Ended] = field(factory=lambda: deque(maxlen=MAX_ENDED))
@@ -112,7 +113,9 @@ class AttemptLog:
                 lease = _number(lease)
             known = attempts.take(id, lease)
             if action in _GOES_ON:
-                word = outcome.partition(" ")[0]
+                word, *taken = outcome.split(" ")
+                if taken:  # how often, and how long it lasts
+                    attempts.lasts_s = int(taken[1]) / 1000
                 if word in ("ok", "cancelled"):
                     terms = known[2:5] if known else (0, 0, "")
                     attempts.run({id: (lease, now + attempts.lasts_s + _OVER_S, *terms, word == "cancelled")})

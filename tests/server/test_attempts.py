@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from fairq.model.attempts import AttemptFilter
-from fairq.model.tasks import Lease, Settlement
+from fairq.model.tasks import Action, Lease, Settlement
 from fairq.server.run import Served
 from fairq.store import attempts
 from fairq.store.attempts import MAX_ENDED, MAX_ERROR, MAX_QUEUES, AttemptLog
@@ -162,3 +163,18 @@ def test_a_settlement_whose_first_answer_was_lost_is_reported_once() -> None:
     for _ in range(2):
         log.settled("q", [Settlement("ack", "ada/a", 8)], ["gone"])
     assert [(row.id, row.state, row.name) for row in log.ended("q", ALL, 9)] == [("ada/a", "done", "mail")]
+
+
+@pytest.mark.parametrize(("action", "outcome", "lasts_s"), [("take", "ok 1 60000", 60), ("extend", "ok", 30)])
+def test_a_lease_that_another_server_gave_out_runs_until_its_time_is_over(
+    action: Action, outcome: str, lasts_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it has claimed nothing of the queue: leases last for 30 s, unless it knows better."""
+    now, log = time.monotonic(), AttemptLog()
+    log.settled("q", [Settlement(action, "ada/a", 7)], [outcome])
+    for later_s, count in ((lasts_s, 1), (lasts_s + 2, 0)):
+        monkeypatch.setattr(time, "monotonic", lambda at=now + later_s: at)
+        assert len(log.running("q", ALL, 9)) == count
+    log.settled("q", [Settlement("extend", "ada/a", 7)], ["ok"])
+    monkeypatch.setattr(time, "monotonic", lambda: now + 2 * lasts_s)
+    assert len(log.running("q", ALL, 9)) == 1
