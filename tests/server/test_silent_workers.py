@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 from structlog.testing import capture_logs
 
 from fairq.server.engine.net import worker_registry
@@ -60,7 +61,10 @@ async def hold(served: Served, worker: Raw, ids: list[str], lease_ms: int = 3_60
     async with raw(served, tenant("ada")) as ada:
         await ada.enqueue("q", ids)
     await worker.attach("q", "r", credit=10, name="mill", started_at_ms=1_000)
-    return await worker.pushed(len(ids))
+    tasks, began = await worker.pushed(len(ids)), trio.current_time()
+    silent = served.app.worker_registry.silent
+    await wait_until(lambda: silent._looked_at > began)  # what a worker lost before it was looked at is forgotten
+    return tasks
 
 
 async def test_a_silent_worker_is_reported_and_gets_no_tasks_until_it_is_heard_again(
