@@ -9,7 +9,7 @@ What all places have alike is read from the first one that answers.
 
 A change of what all places have alike begins in the first one, which decides: if it refuses the change, or is away,
 nothing is changed. Then the others get it, whatever version theirs has. If some of these cannot be reached, the outcome
-is unknown. Repeating the change completes it, since the first place has it already.
+is unknown. Repeating the change completes it, since the first place has it already. Changes take turns (changing.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fairq.errors import BadRequest, FairqError, OutcomeUnknown, Unavailable
 from fairq.io.scopes import run_all
 from fairq.model.checks import owner_of
 from fairq.model.places import is_partition, partition_of, queue_of
+from fairq.store.changing import change_in_turn
 from fairq.store.partitions import Places, place_in
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -153,12 +154,13 @@ async def _of_first_then_all(
     verb: Route, store: Any, places: Places, *args: Any, if_version: str = "", **options: Any
 ) -> list[Any]:
     based = {"if_version": if_version} if if_version else {}
-    answers = [await verb(store, places[0], *args, **based, **options)]
-    try:
-        return answers + await everywhere(verb, store, places[1:], *args, **options)
-    except NO_ANSWER as error:
-        why = f"some partitions of the queue have the change, others cannot be reached: repeat it ({error.message})"
-        raise OutcomeUnknown(why) from None
+    async with change_in_turn(store.connection.call, places[0]):
+        answers = [await verb(store, places[0], *args, **based, **options)]
+        try:
+            return answers + await everywhere(verb, store, places[1:], *args, **options)
+        except NO_ANSWER as error:
+            why = f"some partitions of the queue have the change, others cannot be reached: repeat it ({error.message})"
+            raise OutcomeUnknown(why) from None
 
 
 def changes_all(join: Callable[[list[Any]], Any]) -> Callable[[Verb], Verb]:

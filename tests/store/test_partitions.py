@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ import trio
 from attrs import evolve
 from redis.crc import key_slot
 
-from fairq.errors import Deleting, NotEmpty
+from fairq.errors import Deleting, NotEmpty, StoreFull
 from fairq.model.checks import owner_of
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.limits import OpeningHours
@@ -22,6 +23,7 @@ from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask, Settlement
 from fairq.model.waiting import PAUSED
 from fairq.store import keys
+from fairq.store.changing import change_in_turn
 from fairq.store.partitions import MAX_PARTITIONS, place_in, places_of
 from fairq.store.store import Store
 from fairq.store.topology import SLOTS
@@ -446,3 +448,72 @@ async def test_the_server_whose_call_has_a_tenant_begin_to_wait_learns_it_in_the
     await store.claim(place, "w", 9)
     await store.enqueue(queue, bob, [NewTask(f"{bob}/b", b"1")], notify="wake server-2")
     assert len(woken) == 2, "the server that was named serves it"
+
+
+async def test_changes_of_all_places_reach_them_in_one_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second comes while the first, which is held up, has not reached all places."""
+    monkeypatch.setattr("fairq.store.changing.HELD_MS", 60_000)
+    places = await store.registry.make("q", "", partitions=3)
+    reached, go_on, is_done = trio.Event(), trio.Event(), trio.Event()
+    call_at, tries = type(store)._call_at, [0]
+
+    async def hold_up(self: Store, prefix: str, *args: Any, **options: Any) -> Any:
+        if prefix == keys.queue_prefix(places[2]) and not reached.is_set():
+            reached.set()
+            await go_on.wait()
+        return await call_at(self, prefix, *args, **options)
+
+    def count(connection: Any, *words: Any, **options: Any) -> Any:
+        tries[0] += words[0] == "SET"
+        return call(connection, *words, **options)
+
+    async def second() -> None:
+        await store.set_limits("q", "", {"max_running": 2})
+        is_done.set()
+
+    async with trio.open_nursery() as nursery:
+        monkeypatch.setattr(type(store), "_call_at", hold_up)
+        nursery.start_soon(partial(store.set_limits, "q", "", {"max_running": 1}))
+        await reached.wait()
+        call = type(store.connection).call
+        monkeypatch.setattr(type(store.connection), "call", count)
+        nursery.start_soon(second)
+        await wait_until(lambda: is_done.is_set() or tries[0] > 2)
+        go_on.set()
+    assert [(await store.limits(place, "")).max_running for place in places] == [2] * 3
+
+
+async def test_a_change_waits_for_no_server_that_died_in_another(store: Store) -> None:
+    (first, *_) = await store.registry.make("q", "", partitions=3)
+    key = keys.changing_key(first)
+    await store.connection.call("SET", key, "dead", "PX", 50)
+    await store.set_paused("q", "", True)
+    assert not await store.connection.call("EXISTS", key)
+
+
+async def test_a_change_that_takes_too_long_leaves_the_next_its_turn(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, *_) = await store.registry.make("q", "", partitions=3)
+    key, call = keys.changing_key(first), store.connection.call
+    monkeypatch.setattr("fairq.store.changing.HELD_MS", 20)
+    async with AsyncExitStack() as following:
+        async with change_in_turn(call, first):
+            monkeypatch.setattr("fairq.store.changing.HELD_MS", 60_000)
+            await following.enter_async_context(change_in_turn(call, first))
+        assert await call("EXISTS", key)
+    assert not await call("EXISTS", key)
+
+
+async def test_a_full_store_keeps_no_change_of_all_places_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = await store.registry.make("q", "", partitions=3)
+    call = type(store.connection).call
+
+    def refuse(connection: Any, *words: Any, **options: Any) -> Any:
+        if words[0] == "SET":
+            raise StoreFull("the store is full")
+        return call(connection, *words, **options)
+
+    monkeypatch.setattr(type(store.connection), "call", refuse)
+    await store.set_paused("q", "", True)
+    assert all([(await store.queue(place)).is_paused for place in places])
