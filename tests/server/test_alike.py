@@ -1,6 +1,7 @@
-"""A queue with partitions answers as one without: one script of requests is carried out on both.
+"""A queue with partitions answers as one without, and any server as any other.
 
-The script has every verb about a queue. Its answers are compared, and so are the metrics and the dashboard's pages.
+One script of requests, with every verb about a queue, is carried out on both queues. The answers are compared, and so
+are the metrics and the dashboard's pages.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import pytest
 from attrs import define, field
 
 from fairq.server.engine.stats import recorder
+from fairq.server.run import Served
 from fairq.store.partitions import place_in, places_of
 from fairq.wire import messages
 from tests.server.web.dashboard.harness import Site, text_of, visited
+from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, tenant
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, running, tenant
 
 WHOLE, PARTED, PARTITIONS = "whole", "parts", 4
 QUEUES = (WHOLE, PARTED)
@@ -31,7 +34,7 @@ URL = "https://example.org/hook"
 # A tenant's due is compared with those of its partition, and only a queue with several lists them.
 _OWN = {"places", "partitions", "entitled", "free", "entitled_part", "free_part"}
 _TIMED = {"p50_ms", "p99_ms", "parts"}  # for how long tasks waited, and for what
-_IS_THERE = {"cursor", "lease", "number", "version"}  # and times: they differ from run to run
+_IS_THERE = {"cursor", "lease", "number", "server", "version"}  # and times: they differ from run to run
 
 
 def plain(answer: Any, key: str = "") -> Any:
@@ -53,9 +56,21 @@ def plain(answer: Any, key: str = "") -> Any:
 class Both:
     """Both queues, with connections by token and queue; `pushed`: by queue, what its worker holds, by full id."""
 
-    clients: dict[tuple[str, str], Raw]
+    servers: list[Served]
+    clients: dict[tuple[str, str], list[Raw]] = field(factory=dict)
     asked: set[str] = field(factory=set)
     pushed: dict[str, dict[str, Any]] = field(factory=lambda: {queue: {} for queue in QUEUES})
+
+    def client(self, who: str, queue: str) -> Raw:
+        """Return a connection: to each server in turn."""
+        clients = self.clients[who, queue]
+        clients.append(clients.pop(0))
+        return clients[-1]
+
+    @property
+    def workers(self) -> list[Raw]:
+        """The worker of each queue."""
+        return [self.clients["worker", queue][0] for queue in QUEUES]
 
     async def ask(self, who: str, verb: str, /, own: Callable[[str], Any] = lambda _: {}, **body: Any) -> Any:
         """Send a request about each queue, and compare the answers; `own`: what differs in it."""
@@ -63,7 +78,7 @@ class Both:
         answers = []
         for queue in QUEUES:
             try:
-                answers.append(await self.clients[who, queue].ask(verb, queue=queue, **body, **own(queue)))
+                answers.append(await self.client(who, queue).ask(verb, queue=queue, **body, **own(queue)))
             except Refused as refused:
                 answers.append({"refused": str(refused)})
         self.compare((who, verb, body), *answers)
@@ -75,7 +90,7 @@ class Both:
         for queue in QUEUES:
             rows[queue], cursor, is_over = [], None, False
             while not is_over:
-                page = await self.clients["operator", queue].ask(verb, queue=queue, count=2, cursor=cursor)
+                page = await self.client("operator", queue).ask(verb, queue=queue, count=2, cursor=cursor)
                 rows[queue] += page[verb]
                 cursor = page["cursor"]
                 is_over = not cursor
@@ -86,11 +101,23 @@ class Both:
         one, other = json.dumps(plain(whole)), json.dumps(plain(parted))
         assert other == one, f"{what}:\n{one}\n{other}"
 
+    async def offer(self, slots: int) -> None:
+        """Change the credit of both workers, and wait until all servers know of it."""
+        for worker in self.workers:
+            await worker.ask("credit", credit=slots)
+        for each in self.servers:
+            await each.app.worker_registry.tell_slots()  # as they do every 20 s
+        await self.until(lambda at: at.app.queues.count_divided_slots(PARTED) == slots)
+
+    async def until(self, holds: Callable[[Served], bool]) -> None:
+        """Wait until something holds at all servers."""
+        await wait_until(lambda: all(map(holds, self.servers)))
+
     async def work(self, count: int) -> None:
         """Wait until so many more tasks are pushed, and counted."""
-        new = {queue: await self.clients["worker", queue].pushed(count) for queue in QUEUES}
-        for queue in QUEUES:
-            await self.clients["worker", queue].quiet()
+        new = {queue: await worker.pushed(count) for queue, worker in zip(QUEUES, self.workers, strict=True)}
+        for worker in self.workers:
+            await worker.quiet()
         self.compare("pushed", *new.values())
         for queue, tasks in new.items():
             self.pushed[queue] |= {re.sub(r"-\d{13}", "", task["full_id"]): task for task in tasks}
@@ -118,19 +145,25 @@ def tasks(name: str, **options: Any) -> list[dict[str, Any]]:
     return [{"tenant": each, "id": f"{each}-{name}", "payload": {"of": each}, **options} for each in TENANTS]
 
 
-async def test_a_queue_with_partitions_answers_as_one_without(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("partitions", "servers"), [(PARTITIONS, 1), (1, 2), (PARTITIONS, 2)])
+async def test_partitions_and_servers_make_no_difference(
+    server_store: str, monkeypatch: pytest.MonkeyPatch, partitions: int, servers: int
 ) -> None:
+    """`servers`: what is asked about the queue goes to each of so many servers in turn; its worker is at the last."""
     monkeypatch.setattr(recorder, "INTERVAL_S", 3600.0)  # the history gets counts when the test says so
     places = places_of(PARTED, PARTITIONS)
     assert {place_in(places, each) for each in TENANTS} == set(places)
     async with visited(server_store) as site, AsyncExitStack() as stack:
-        await site.store.configure(PARTED, {"partitions": PARTITIONS})
-        both = Both({
-            (who, queue): await stack.enter_async_context(raw(site.served, token))
-            for who, token in TOKENS.items()
-            for queue in QUEUES
-        })  # fmt: skip
+        await site.store.configure(PARTED, {"partitions": partitions})
+        both = Both([site.served])
+        for _ in range(servers - 1):
+            both.servers.append(await stack.enter_async_context(running(server_store)))
+        names = {each.app.name for each in both.servers}
+        await both.until(lambda at: at.app.worker_registry.elsewhere.servers() == names - {at.app.name})
+        for who, token in TOKENS.items():
+            both.clients[who, WHOLE] = [await stack.enter_async_context(raw(site.served, token))]
+            mine = both.servers if who != "worker" else both.servers[-1:]
+            both.clients[who, PARTED] = [await stack.enter_async_context(raw(each, token)) for each in mine]
         await set_up(both)
         await fill(both)
         await look(both)
@@ -138,7 +171,8 @@ async def test_a_queue_with_partitions_answers_as_one_without(
         await schedule(both)
         await run(both)
         await look_back(both)
-        await site.served.app.recorder.flush()
+        for each in both.servers:
+            await each.app.recorder.flush()
         await look(both)
         await look_at_pages(both, site)
         await delete(both)
@@ -146,7 +180,7 @@ async def test_a_queue_with_partitions_answers_as_one_without(
 
 
 async def set_up(both: Both) -> None:
-    settings = {"max_attempts": 3, "retry_base_ms": 1, "share": "count"}
+    settings = {"max_attempts": 3, "retry_base_ms": 1, "share": "count", "lease_ms": 600_000}
     await both.ask("operator", "configure", settings=settings)
     await both.ask("operator", "configure", settings=settings, if_version="0123456789ab")
     for weight in (4, 3):
@@ -251,16 +285,15 @@ async def schedule(both: Both) -> None:
 
 async def run(both: Both) -> None:
     (row,) = (await both.ask("operator", "queues"))["queues"]
-    for queue in QUEUES:
-        await both.clients["worker", queue].attach(queue, credit=100, name=f"w-{queue}")
+    for queue, worker in zip(QUEUES, both.workers, strict=True):
+        await worker.attach(queue, credit=0, name=f"w-{queue}")
+    await both.offer(100)
     await both.work(row["ready"])
     await look(both)
-    for queue in QUEUES:  # all slots are in use
-        await both.clients["worker", queue].ask("credit", credit=row["ready"])
+    await both.offer(row["ready"])  # all are in use
     await both.ask("producer", "enqueue", tasks=tasks("more"))
     await look(both, "more")
-    for queue in QUEUES:
-        await both.clients["worker", queue].ask("credit", credit=100)
+    await both.offer(100)
     await both.work(len(TENANTS))
     half = {"fraction": 0.5, "text": "half"}
     await both.ask("worker", "progress", lambda queue: {"reports": [both.lease(queue, "t0/t0-a") | half]})
@@ -299,7 +332,8 @@ async def look_at_pages(both: Both, site: Site) -> None:
         for queue in QUEUES
     }
     assert said[WHOLE]
-    both.compare("/metrics", *said.values())
+    if len(both.servers) == 1:  # each server has counts of its own
+        both.compare("/metrics", *said.values())
     lists = ("dead", "batches", "tenants", "delayed", "schedules", "attempts")
     of_queue = ("", "/tenants/t1", "/tasks/t0/t0-a")
     for path in [f"/{each}?queue={{}}" for each in lists] + [f"/queues/{{}}{each}" for each in of_queue]:
