@@ -53,7 +53,7 @@ async def chosen(choice: StoreChoice, *, may_make: bool = False) -> AsyncIterato
         with trio.move_on_after(PATIENCE_S) as patience:
             await embedded.wait_loaded(choice.data_dir)
         if patience.cancelled_caught:
-            print("fairq: the store reads its data: waiting for it", file=sys.stderr)
+            print("fairq: the store is reading its data; waiting for it", file=sys.stderr)
             await embedded.wait_loaded(choice.data_dir)
         yield embedded.store_url(choice.data_dir)
 

@@ -179,7 +179,9 @@ async def _data_version(primaries: Sequence[Address]) -> int:
         if not found.decode().isdecimal():
             raise SettingsError(f"the store cannot be backed up: it is {found.decode()}", field="store")
         if not OLDEST <= (known := int(found)) <= library.DATA_VERSION:
-            raise SettingsError(f"the store holds data of version {known}, this fairq reads {READABLE}", field="store")
+            raise SettingsError(
+                f"the store holds data of version {known}, but this fairq reads {READABLE}", field="store"
+            )
         return known
     raise Unavailable("no node of the cluster has the version of the data")
 
@@ -197,7 +199,7 @@ async def _check(file: BinaryIO, placing: Placing) -> Contents:
         lines, checking = read_lines(file), Checking(placing)
         header = read_header(next(lines, b""))
         if not OLDEST <= header.data_version <= library.DATA_VERSION:
-            cause = f"it holds data of version {header.data_version}, this fairq reads {READABLE}"
+            cause = f"it holds data of version {header.data_version}, but this fairq reads {READABLE}"
             raise BadRequest(f"the backup cannot be used: {cause}: use the fairq that wrote it", field="file")
         for line in lines:
             checking.add(line)

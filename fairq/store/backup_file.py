@@ -87,7 +87,7 @@ def read_header(line: bytes) -> Header:
     try:
         header = orjson.loads(line)
         if header["fairq_backup"] != VERSION:
-            raise _bad(f"it is of version {header['fairq_backup']}, this fairq reads {VERSION}")
+            raise _bad(f"it is of version {header['fairq_backup']}, but this fairq reads {VERSION}")
         return Header(**{name: header[name] for name in Header.__annotations__})
     except (ValueError, KeyError, TypeError):
         raise _bad("it has no header") from None

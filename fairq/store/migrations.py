@@ -100,12 +100,12 @@ async def data_state(call: Call) -> DataState | None:
     text = found.decode()
     if text == keys.RESTORING:
         raise SettingsError(
-            "the store cannot be used, a restore has not ended: repeat fairq restore with --replace", field="store"
+            "the store cannot be used: a restore has not ended; repeat fairq restore with --replace", field="store"
         )
     if (state := _read(text)) is None or not state.is_known:
         raise SettingsError(
-            f"the store holds data of version {text[:80]}, this fairq reads {READABLE}: use the fairq that wrote it, or"
-            " restore its backup into an empty store",
+            f"the store holds data of version {text[:80]}, but this fairq reads {READABLE}: use the fairq that wrote"
+            " it, or restore its backup into an empty store",
             field="store",
         )
     return state

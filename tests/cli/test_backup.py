@@ -79,7 +79,7 @@ def test_an_embedded_store_that_reads_its_data_is_waited_for(tmp_path: Path, mon
     trio.run(fill_store)
     made = fairq("backup", tmp_path / "b.jsonl.gz", "--data-dir", tmp_path / "data", "--json")
     assert (made.code, made.json["tasks"]) == (0, 100), made.err
-    assert "the store reads its data" in made.err
+    assert "the store is reading its data" in made.err
 
 
 def test_a_backup_goes_to_a_cluster_and_comes_from_one(
@@ -226,7 +226,7 @@ def test_a_backup_of_a_version_that_is_not_read_is_refused(start_store: Start, t
         writer.end()
     done = fairq("restore", file, "--store", stores.of_owner(target.url))
     assert done.code == 2
-    assert f"it holds data of version {version}, this fairq reads {READABLE}" in done.err
+    assert f"it holds data of version {version}, but this fairq reads {READABLE}" in done.err
     with stores.connect(target.url) as client:
         assert client.keys() == []
 

@@ -127,7 +127,7 @@ def test_a_server_ends_with_code_2_when_a_later_version_has_migrated_the_data(
             assert fairq_here(*enqueue, "--timeout", "0.1").code == 1
         output, _ = process.communicate(timeout=EXIT_SECONDS)
         assert process.returncode == 2, output
-        assert f"fairq: the store holds data of version {later}, this fairq reads {READABLE}" in output
+        assert f"fairq: the store holds data of version {later}, but this fairq reads {READABLE}" in output
         assert "Traceback" not in output
 
 

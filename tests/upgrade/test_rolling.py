@@ -120,6 +120,6 @@ async def test_the_last_new_server_migrates_the_data_and_no_old_one_comes_back(
         await wait_until(lambda: not client.exists(keys.MIGRATION, keys.MIGRATOR))  # they go right after the version
         old = world.serve("--store", store.url)
         assert await old.wait() == 2
-        assert f"the store holds data of version {theirs}, this fairq reads {READABLE}" in old.printed
+        assert f"the store holds data of version {theirs}, but this fairq reads {READABLE}" in old.printed
         done = world.run("migrate", "--store", stores.of_owner(store.url), home=tomorrow)
         await done.wait_printed(f"the data has version {theirs}")

@@ -152,4 +152,4 @@ def test_a_store_of_a_version_that_is_not_read_is_not_backed_up(
         for version in (14, OLDEST - 1, library.DATA_VERSION + 1):
             client.set(keys.DATA_VERSION, version)
             done = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(store.url))
-            check_error(done, 2, f"the store holds data of version {version}, this fairq reads")
+            check_error(done, 2, f"the store holds data of version {version}, but this fairq reads")
