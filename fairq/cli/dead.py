@@ -125,7 +125,7 @@ def _report(verb: str, changed: int, gone: int, batch_gone: int, json: bool) -> 
         return
     print(f"{done}: {changed:,}" + (f", gone already: {gone:,}" if gone else ""))
     if batch_gone:
-        print(f"{batch_gone:,} of them count for no batch: theirs is gone, and calls back no more")
+        print(f"{batch_gone:,} of them no longer count for a batch: theirs is gone, and will not call back")
 
 
 def _on_named(verb: str, queue: str, ids: tuple[str, ...], json: bool, server: Server | None) -> None:

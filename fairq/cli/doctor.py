@@ -76,7 +76,7 @@ async def _look(choice: StoreChoice, server: Server, admin_url: str, prune: bool
     of_server = await trio.to_thread.run_sync(_ask_admin, admin_url, server.token) + await _ask_server(server)
     findings = []
     if of_server and not choice.store and not prune and not embedded.has_store(choice.data_dir):
-        message = f"not examined: {choice.data_dir.absolute()} has none, and none is named"
+        message = f"not examined: there is none in {choice.data_dir.absolute()}, and no other is named"
         findings.append(Finding("warning", "store", message, "name the server's store: --store or --data-dir"))
     else:
         findings += await _look_at_store(choice, prune)
@@ -123,7 +123,7 @@ def _ask_admin(url: str, token: str | None) -> list[Finding]:
     if answer.status == 503:
         return [Finding("problem", "server", f"{url} is not ready: {causes}", "see its log, and the findings above")]
     if answer.status in (401, 403):
-        return [Finding("warning", "server", f"{url} does not take the token", "give an operator's: --token")]
+        return [Finding("warning", "server", f"{url} does not accept the token", "give an operator's: --token")]
     return [Finding("warning", "server", f"{url} answers {answer.status}", "is it the operators' listener?")]
 
 

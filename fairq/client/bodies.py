@@ -85,7 +85,7 @@ def new_tasks(
     """Make tasks that share their options. Raises: BadRequest, TooLarge; TypeError for unknown options."""
     check_name(queue, "queue")
     if isinstance(payloads, str | bytes | Mapping):
-        raise BadRequest("payloads must be several, in a list: this is one", field="payloads")
+        raise BadRequest("payloads must be a list; this is one payload", field="payloads")
     values = pack_options(options) if options else ()
     payloads = list(payloads)
     if ids is None:

@@ -206,7 +206,7 @@ async def perform(
                 value.close()
             raise TypeError(f"{handler.title} returned a {type(value).__name__}, which nothing runs")
         if links.unawaited:
-            raise TypeError(f"{handler.title} has called task.enqueue without `await`")
+            raise TypeError(f"{handler.title} called task.enqueue without `await`")
         result = encode_result(task, value) if pushed.wants_result else b""
         return Settlement("ack", pushed.id, pushed.lease, None, "", result, links.close()), None
     except BaseException as raised:

@@ -28,10 +28,10 @@ else:
 class EnqueuedTask:
     """A task that the service has taken over.
 
-    `is_duplicate`: it knew the id already, maybe by this call, sent again after an answer was lost; or another task
-    holds the dedupe key, and then `id` is that one's.
-    `duplicate_of_state`: how the task stands that was there before, as in `TaskState`: one that is `dead` does not run
-    unless it is replayed. Empty if it is no duplicate, or the server is an older one.
+    `is_duplicate`: the service knew the id already, perhaps from this call, which is sent again after an answer was
+    lost; or another task holds the dedupe key, and then `id` is that one's.
+    `duplicate_of_state`: the state of the task that was there before, as in `TaskState`: one that is `dead` does not
+    run unless it is replayed. Empty if this is no duplicate, or the server is an older one.
     `is_replaced`: it took the place of the waiting task that held the dedupe key, which is cancelled.
     Producers get full ids, `<tenant>/<id>`, and name tasks by them.
     """

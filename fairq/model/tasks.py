@@ -245,7 +245,7 @@ def check_links(links: Sequence[Link]) -> None:
     if len({(link.queue, link.task.id) for link in links}) < len(links):
         raise BadRequest("links must not repeat a task", field="id")
     if any(link.task.batch for link in links):
-        raise BadRequest("a link belongs to no batch: use enqueue", field="batch")
+        raise BadRequest("a link cannot join a batch: use enqueue", field="batch")
 
 
 class Taken(NamedTuple):

@@ -99,7 +99,7 @@ def _check_secrets(values: Sequence[object], field: str) -> Sequence[object]:
     if len(values) > MAX_SECRETS:
         raise TooLarge(f"a webhook has at most {MAX_SECRETS} secrets", field=field)
     if not all(isinstance(value, str) and value.startswith(SECRET_PREFIX) and secret_in(value) for value in values):
-        raise BadRequest("a secret is whsec_ and 24 to 64 bytes in base64", field=field)
+        raise BadRequest("a secret must be whsec_, then 24 to 64 bytes in base64", field=field)
     return values
 
 

@@ -52,7 +52,7 @@ class Address:
         if url.startswith("unix:") and not parts.get("path"):
             raise SettingsError("invalid store URL: no socket path; expected unix:///path/to.sock", field="store")
         if url.startswith(_TCP) and not re.fullmatch("/?|/[0-9]+", urlsplit(url).path):  # redis-py would take 0
-            raise SettingsError("invalid store URL: its database is no number; expected host:port/0", field="store")
+            raise SettingsError("invalid store URL: its database is not a number; expected host:port/0", field="store")
         try:
             tls = _tls(parts) if url.startswith("rediss:") else None
         except OSError as error:  # ssl.SSLError is one

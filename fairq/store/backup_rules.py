@@ -164,7 +164,7 @@ def _waits(value: Any, field: str) -> object:
         raise BadRequest(f"{field} must be a list", field=field)
     for pair in value:
         if type(pair) is not list or len(pair) != 2 or is_bucket(pair[0], field) <= at_last:
-            raise BadRequest(f"{field} must be pairs of a bucket and a count, the buckets rising", field=field)
+            raise BadRequest(f"{field} must be pairs of a bucket and a count, in the order of the buckets", field=field)
         at_last = pair[0]
         TAG(pair[1], field)
     return value

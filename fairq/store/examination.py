@@ -110,7 +110,7 @@ def _version(info: Mapping[str, str]) -> list[Finding]:
 def _persistence(info: Mapping[str, str], config: Mapping[str, str] | None) -> list[Finding]:
     found = []
     if info.get("loading", "0") != "0":
-        found.append(Finding("problem", "persistence", "the store still loads its data", "wait until it has"))
+        found.append(Finding("problem", "persistence", "the store is still loading its data", "wait until it has"))
     if info.get("aof_last_write_status", "ok") != "ok":
         remedy = "free space on the store's disk; its log has the cause"
         found.append(Finding("problem", "persistence", "the store cannot write its append-only file", remedy))
@@ -249,7 +249,7 @@ async def _data(call: Ask) -> list[Finding]:
 def _migration(state: DataState, each: Migration) -> Finding:
     """Describe the effect of an upgrade to this fairq on the data."""
     message = f"version {state.version}; it will be migrated to {each.number}: {each.about}"
-    remedy = "back up, then roll the servers: new ones do it when no older one runs, and no older one comes back then"
+    remedy = "back up, then roll the servers: new ones do it when no older one runs; after that no older one can start"
     if each.number == state.target:
         message = f"version {state.version}; it is being migrated to {each.number}: {each.about}"
         remedy = "servers do it in the background; fairq migrate does it too"
@@ -302,7 +302,9 @@ def _transport(address: Address) -> list[Finding]:
         message = "tasks, tokens' hashes and the password travel unencrypted"
         found.append(Finding("warning", "network", message, "use rediss:// (TLS), or a network of your own"))
     if address.password is None:
-        found.append(Finding("warning", "network", "the store takes anyone, without a password", "give it an ACL file"))
+        found.append(
+            Finding("warning", "network", "the store accepts anyone, without a password", "give it an ACL file")
+        )
     return found or [Finding("ok", "network", "TLS, with a password")]
 
 

@@ -129,7 +129,7 @@ class QueueCalls(Calls):
                 raise Unavailable(f"queue {queue} was not made: {why}")
         if (found := len(await self.registry.make(queue, "", partitions=partitions))) != partitions:
             message = (
-                f"queue {queue} exists with {found} partition{'s' * (found > 1)}; their number changes by a backup and"
+                f"queue {queue} exists with {found} partition{'s' * (found > 1)}; to change their number, back up, then"
                 f" `fairq restore FILE --partitions {queue}={partitions}`"
             )
             raise NotEmpty(message, field="settings.partitions")

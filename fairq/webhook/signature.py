@@ -34,7 +34,7 @@ def read_secret(text: str) -> bytes:
     """Read a secret: `whsec_` and base64. Raises: SettingsError, without the secret in the message."""
     if secret := secret_in(text):
         return secret
-    message = f"invalid webhook secret: expected {SECRET_PREFIX} and 24 to 64 bytes in base64"
+    message = f"invalid webhook secret: expected {SECRET_PREFIX}, then 24 to 64 bytes in base64"
     raise SettingsError(message, field="secret")
 
 

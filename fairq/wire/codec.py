@@ -82,7 +82,7 @@ def _payload_of(value: Any) -> bytes:
 
 def _structure_task(data: Any, _: object) -> NewTask:
     if type(data) is not dict:
-        raise BadRequest("each of tasks must be an object", field="tasks")
+        raise BadRequest("each task must be an object", field="tasks")
     if "payload" not in data:
         raise BadRequest("payload is missing", field="payload")
     payload, tenant = _payload_of(data["payload"]), data.pop("tenant", None)
@@ -99,7 +99,7 @@ def _structure_task(data: Any, _: object) -> NewTask:
 
 def _structure_settlement(data: Any, _: object) -> Settlement:
     if type(data) is not dict:
-        raise BadRequest("each of settlements must be an object", field="settlements")
+        raise BadRequest("each settlement must be an object", field="settlements")
     get = data.get
     action: Action = ACTION.check(get("action"), "action")
     delay_ms, error = get("delay_ms"), get("error")

@@ -77,7 +77,7 @@ class _WaitExchange(Exchange):
 
     def partly_answered(self, tasks: Sequence[Mapping[str, Any]]) -> None:
         if not all(isinstance(row, dict) and isinstance(row.get("id"), str) for row in tasks):
-            raise BadFrame("invalid frame from the server: each of tasks must have an id")
+            raise BadFrame("invalid frame from the server: each task must have an id")
         for row in tasks:
             for wait in self._take(row["id"]):
                 wait.finish(row)

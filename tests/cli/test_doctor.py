@@ -114,7 +114,7 @@ def test_a_store_that_is_away_or_refuses_the_password_is_a_problem(start_store: 
     server.stop()
     done = doctor(url.replace("redis://", "redis://:secret@"))
     assert (done.code, "secret" in done.out) == (1, False)
-    for wrong, why in (("http://nonsense", "invalid store URL"), (f"{server.url}/x", "its database is no number")):
+    for wrong, why in (("http://nonsense", "invalid store URL"), (f"{server.url}/x", "its database is not a number")):
         assert why in findings(doctor(wrong), "problem")["store"]
 
 
@@ -181,7 +181,7 @@ def test_a_listeners_answer_is_reported_and_a_token_goes_to_no_other_place(monke
         302: ("warning", "answers 302"),
         200: ("ok", "is ready"),
         503: ("problem", "is not ready: "),
-        403: ("warning", "does not take the token"),
+        403: ("warning", "does not accept the token"),
     }
 
     class Server(BaseHTTPRequestHandler):

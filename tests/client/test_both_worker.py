@@ -111,7 +111,7 @@ async def test_an_enqueue_that_is_not_awaited_fails_the_attempt(service: Service
 
     async with service.client() as client, working(app):
         dead = await wait_state(await client.enqueue("emails", 1, max_attempts=1), "dead")
-        assert dead.error.endswith("forgets_to_await has called task.enqueue without `await`")
+        assert dead.error.endswith("forgets_to_await called task.enqueue without `await`")
         await wait_state(await client.enqueue("emails", 1, name="awaits"), "done")
 
 

@@ -126,7 +126,7 @@ def _cautions(observed: Observed, proposal: Proposal, today: Played, proposed: P
         behind = [name or "the others" for name in played.outcomes if _grows(observed, name, played.outcomes[name])]
         if behind:
             who = ", ".join(behind)
-            text = f"Compare what is left waiting of {who}, not the waits: {when} more comes than is served."
+            text = f"Compare how many tasks of {who} are left waiting, not the waits: {when} more comes than is served."
             found.append(Caution("overload", text))
     idle = [name for name in sorted(proposal.tenants) if not observed.measured[name].started]
     if idle:

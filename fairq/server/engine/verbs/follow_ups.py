@@ -76,7 +76,7 @@ def _check(request: wire.EnqueueFrom) -> None:
     if sum(task.counts for task in request.tasks) > MAX_BATCH:
         raise TooLarge(f"too many tasks: at most {MAX_BATCH}; some options count as more", field="tasks")
     if len(request.leases) != len(request.tasks):
-        raise BadRequest("leases must have one lease for each of tasks", field="leases")
+        raise BadRequest("leases must have one lease for each task", field="leases")
 
 
 async def _refusals(app: App, connection: Connection, leases: Sequence[frames.HeldLease]) -> dict[str, FairqError]:

@@ -48,7 +48,7 @@ def make_application(routes: Iterable[BaseRoute], document: str, *, answers_opti
         allowed = {"Allow": ", ".join(sorted(_methods_of(request)))}
         if request.method == "OPTIONS" and answers_options:
             return Response(None, 204, allowed)
-        message = f"{request.method} is not a method of this path: {allowed['Allow']}"
+        message = f"this path has no method {request.method}; it has {allowed['Allow']}"
         return answer_of(Problem("method_not_allowed", message, headers=allowed))
 
     refusals = {FairqError: refuse, HTTPException: refuse, Exception: refuse}

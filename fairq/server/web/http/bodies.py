@@ -139,7 +139,7 @@ def read_lines(body: bytes) -> Iterator[dict[str, Any]]:
     """Read a body of JSON objects, one a line; empty lines are left out. Raises: BadFrame, TooLarge."""
     text = text_of(body)
     if text.count("\n") > MAX_LINES:
-        raise TooLarge(f"the body has more than {MAX_LINES} lines, the empty ones counted", field="body")
+        raise TooLarge(f"the body has more than {MAX_LINES} lines, including empty ones", field="body")
     lines = ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
     for number, line in islice(lines, MAX_BATCH + 1):  # one more shows that they are too many
         try:

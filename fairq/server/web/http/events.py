@@ -35,7 +35,7 @@ async def events(request: Request) -> Response:
     if request.method == "HEAD" or request.headers.get("accept", "").startswith(JSON):
         return answer(await call.ask(wire.Events, given))
     if "wait" in given:
-        raise BadRequest("a stream waits anyway: wait is for a page of events", field="wait")
+        raise BadRequest("a stream always waits: wait is for a page of events", field="wait")
     page = await call.ask(wire.Events, given)  # a refusal is an answer, not a stream
     return EventStream(call, given, page)
 

@@ -127,7 +127,7 @@ def _list(value: Any, field: str, most: int = MAX_BATCH) -> list[Any]:
 
 def _settlement(value: Any, max_bytes: int, queue: Any) -> dict[str, Any]:
     names = names_of(Settlement)
-    given = _object(value, "settlements", "each of settlements")
+    given = _object(value, "settlements", "each settlement")
     if unknown := given.keys() - names.keys():
         raise BadRequest(f"unknown field {min(unknown)!r:.80} in a settlement", field=min(unknown)[:80])
     values = {
@@ -144,7 +144,7 @@ def _settlement(value: Any, max_bytes: int, queue: Any) -> dict[str, Any]:
 
 def _link(value: Any, max_bytes: int, origin: str) -> dict[str, Any]:
     """Make what a frame has for a link of an object: a task and the name of its queue."""
-    given = dict(_object(value, "links", "each of links"))
+    given = dict(_object(value, "links", "each link"))
     queue = given.pop("queue", None)
     if given.get("tenant") is not None:
         raise BadRequest("a link is for the tenant of its task", field="tenant")
@@ -155,7 +155,7 @@ def _link(value: Any, max_bytes: int, origin: str) -> dict[str, Any]:
 
 def make_task(value: Any, max_bytes: int, id: str | None = None) -> tuple[NewTask, str | None]:
     """Make a task of an object; returns its tenant too. `id`: if it names none. Raises: BadRequest, TooLarge."""
-    given = _object(value, "tasks", "each of tasks")
+    given = _object(value, "tasks", "each task")
     if unknown := given.keys() - _OPTIONS - _OWN:
         raise BadRequest(f"unknown field {min(unknown)!r:.80} in a task", field=min(unknown)[:80])
     if "payload" not in given:

@@ -133,7 +133,7 @@ class HttpListener:
         origin = headers.get("origin")
         own = self.takes_own_pages and origin is not None and origin.partition("://")[2] == headers.get("host")
         if origin is not None and origin not in self.origins and not own:
-            message = "this origin may not ask; the setting `http_cors_origins` lists the allowed ones"
+            message = "this origin may not use the HTTP API; the setting `http_cors_origins` lists the allowed ones"
             raise Problem("forbidden", message)
         if self.settings.dev and not is_local(headers.get("host", "")):
             raise Problem("not_here", "with --dev, the header Host must name this machine: localhost or an address")

@@ -66,7 +66,9 @@ async def enqueue(request: Request) -> Response:
     if tenant is not None:
         check_tenant(tenant)
     if not is_alone and key is not None:
-        raise BadRequest("Idempotency-Key is the id of one task: give each of many an id", field="Idempotency-Key")
+        raise BadRequest(
+            "Idempotency-Key is the id of a single task: give each task an id of its own", field="Idempotency-Key"
+        )
     if is_alone and key is not None and values[0].get("id") not in (None, key):
         raise BadRequest("id and Idempotency-Key differ", field="Idempotency-Key")
     max_bytes = call.caller.session.max_payload_bytes
