@@ -167,7 +167,7 @@ def test_a_message_that_celery_cannot_read_is_a_dead_letter_and_its_worker_goes_
 def test_a_lease_is_renewed_while_a_task_runs_in_the_main_thread(
     shop: Any, variables: dict[str, str], acme: fairq.sync.Client, operator: fairq.sync.OperatorClient, tmp_path: Path
 ) -> None:
-    operator.configure("renewed", lease_ms=1000)
+    operator.configure("renewed", lease_ms=5000)
     started, stop = tmp_path / "started", tmp_path / "stop"
     sent = shop.until.apply_async((str(started), str(stop)), queue="renewed")
     with solo(variables, "renewed"):
