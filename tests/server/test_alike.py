@@ -19,6 +19,7 @@ from fairq.server.engine.stats import recorder
 from fairq.server.run import Served
 from fairq.store.partitions import place_in, places_of
 from fairq.wire import messages
+from tests import clusters
 from tests.server.web.dashboard.harness import Site, text_of, visited
 from tests.store.waiting import wait_until
 
@@ -150,14 +151,24 @@ async def test_partitions_and_servers_make_no_difference(
     server_store: str, monkeypatch: pytest.MonkeyPatch, partitions: int, servers: int
 ) -> None:
     """`servers`: what is asked about the queue goes to each of so many servers in turn; its worker is at the last."""
+    await check_alike(server_store, monkeypatch, partitions, servers)
+
+
+async def test_a_cluster_makes_no_difference(
+    start_cluster: Callable[..., clusters.Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await check_alike(start_cluster().url, monkeypatch, PARTITIONS, 2)
+
+
+async def check_alike(store: str, monkeypatch: pytest.MonkeyPatch, partitions: int, servers: int) -> None:
     monkeypatch.setattr(recorder, "INTERVAL_S", 3600.0)  # the history gets counts when the test says so
     places = places_of(PARTED, PARTITIONS)
     assert {place_in(places, each) for each in TENANTS} == set(places)
-    async with visited(server_store) as site, AsyncExitStack() as stack:
+    async with visited(store) as site, AsyncExitStack() as stack:
         await site.store.configure(PARTED, {"partitions": partitions})
         both = Both([site.served])
         for _ in range(servers - 1):
-            both.servers.append(await stack.enter_async_context(running(server_store)))
+            both.servers.append(await stack.enter_async_context(running(store)))
         names = {each.app.name for each in both.servers}
         await both.until(lambda at: at.app.worker_registry.elsewhere.servers() == names - {at.app.name})
         for who, token in TOKENS.items():
