@@ -5,9 +5,9 @@
 --
 -- A claim works in rounds: pick tenants (none leaves its seat meanwhile, so the line of seats stays true), take their
 -- tasks, seat the tenants that were emptied. All of that only reads; then come all writes (`write_claim`, the close),
--- so that any error leaves the queue unchanged. A second round is needed when the first served all that was not on the
--- wake list (a tenant that is served from there takes a seat only afterwards), when picks found no task, or when none
--- of the tenants that it looked at has more. (pick/README.md explains seats, their line, and the wake list.)
+-- so that any error leaves the queue unchanged. A second round is needed in three cases: all tenants with seats are
+-- served (those from the wake list take seats only afterwards), picks found no task, or none of the tenants that the
+-- round looked at has more. (pick/README.md explains seats, their line, and the wake list.)
 --
 -- If a picked task has expired, the pick goes to the tenant's next task. If the first LATE_PER_TENANT have all expired,
 -- the claim passes the tenant over while others can be served, and its virtual time is at least a task ahead of the
