@@ -151,11 +151,12 @@ async def test_a_client_that_leaves_a_request_that_waits_is_no_refusal(served: S
 
 
 async def test_a_body_that_stops_coming_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "CHUNK_S", 0.1)
-    monkeypatch.setattr(bodies, "LINGER_S", 0.1)
-    async with plain(served) as stream:
-        await stream.send_all(head("POST", TASKS, Content_Length="100", Content_Type="application/json") + b'{"pay')
-        answer = await read_all(stream)
+    with monkeypatch.context() as brief:
+        brief.setattr(bodies, "CHUNK_S", 0.1)
+        brief.setattr(bodies, "LINGER_S", 0.1)
+        async with plain(served) as stream:
+            await stream.send_all(head("POST", TASKS, Content_Length="100", Content_Type="application/json") + b'{"pay')
+            answer = await read_all(stream)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"code":"not_in_time"' in answer
     await check_healthy(served)
