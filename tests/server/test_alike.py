@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from attrs import define, field
 
+from fairq.server.engine.net import worker_registry
 from fairq.server.engine.stats import recorder
 from fairq.server.run import Served
 from fairq.store.partitions import place_in, places_of
@@ -106,8 +107,6 @@ class Both:
         """Change the credit of both workers, and wait until all servers know of it."""
         for worker in self.workers:
             await worker.ask("credit", credit=slots)
-        for each in self.servers:
-            await each.app.worker_registry.tell_slots()  # as they do every 20 s
         await self.until(lambda at: at.app.queues.count_divided_slots(PARTED) == slots)
 
     async def until(self, holds: Callable[[Served], bool]) -> None:
@@ -162,6 +161,7 @@ async def test_a_cluster_makes_no_difference(
 
 async def check_alike(store: str, monkeypatch: pytest.MonkeyPatch, partitions: int, servers: int) -> None:
     monkeypatch.setattr(recorder, "INTERVAL_S", 3600.0)  # the history gets counts when the test says so
+    monkeypatch.setattr(worker_registry, "_WRITE_S", 3600.0)  # servers hear of slots that change
     places = places_of(PARTED, PARTITIONS)
     assert {place_in(places, each) for each in TENANTS} == set(places)
     async with visited(store) as site, AsyncExitStack() as stack:

@@ -288,6 +288,10 @@ class WorkerRegistry:
             if not self._connections[key]:
                 del self._connections[key]
 
+    def credit_changed(self) -> None:
+        """Report the slots to other servers soon: a worker has changed its credit."""
+        self._changed.set()
+
     async def take_name(self, token: str, worker: str, order: AttachOrder, brought: Sequence[Any]) -> None:
         """Supersede older connections of a name; they lose the leases that the new one has `brought`.
 

@@ -56,6 +56,7 @@ async def credit(app: App, connection: Connection, request: wire.Credit) -> Body
     """Change how many tasks the worker may hold."""
     connection.account.set_credit(request.credit)
     app.queues.credit_changed(connection)
+    app.worker_registry.credit_changed()
     return {}
 
 
