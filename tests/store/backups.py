@@ -13,7 +13,7 @@ import redis
 import trio
 
 from fairq.store.backup_check import Checking
-from fairq.store.backup_file import Writer, read_header, read_lines
+from fairq.store.backup_file import read_lines
 from fairq.store.backup_lines import dump, load
 from fairq.store.backup_rules import fields_of
 from fairq.store.dumping import write_lines
@@ -81,17 +81,6 @@ def check(lines: Sequence[bytes], placing: Placing | None = None) -> None:
     for line in lines:
         checking.add(line)
     checking.end()
-
-
-def write_backup(to: Path, lines: Sequence[bytes]) -> Path:
-    """Write a backup of these lines, with a right sum."""
-    with to.open("wb") as out, BACKUP.open("rb") as file:
-        writer = Writer(out)
-        writer.begin(read_header(next(read_lines(file))))
-        for line in lines:
-            writer.add(line)
-        writer.end()
-    return to
 
 
 _FLAT = {
