@@ -46,7 +46,7 @@ def _tasks(count: int) -> str:
 def _say_lost_leases(why: Why) -> str:
     most, often = why.max_lost_leases, "once" if why.lost_leases == 1 else f"{why.lost_leases} times"
     alone = ", so it runs alone next time" if why.runs_alone else ""
-    return f"Its worker's process died {often}{f' of {most}' if most else ''} while it ran{alone}."
+    return f"Its worker's process died {often}{f' (of at most {most})' if most else ''} while it ran{alone}."
 
 
 def say_causes(why: Why) -> str:
