@@ -97,7 +97,8 @@ def test_a_silent_worker_is_shown_beside_the_state_and_the_causes(silent: Silent
 DIED = [
     ((1, 3, False), "Its worker's process died once (of at most 3) while it ran."),
     ((2, 3, True), "Its worker's process died 2 times (of at most 3) while it ran, so it runs alone next time."),
-    ((1, 3, True), "Its worker's process died once (of at most 3) while it ran, so it runs alone next time."),  # its last attempt
+    # Of its last attempt:
+    ((1, 3, True), "Its worker's process died once (of at most 3) while it ran, so it runs alone next time."),
     ((1, 0, True), "Its worker's process died once while it ran, so it runs alone next time."),
 ]
 
