@@ -59,7 +59,7 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str, i
 
 _NO_MORE = tuple(Lease._field_defaults.values())
 _make_lease = partial(tuple.__new__, Lease)
-CLAIM_HEAD = 10  # values of a claim's reply before its leases
+CLAIM_HEAD = 11  # values of a claim's reply before its leases
 
 
 def unpack_leases(reply: Sequence[Any]) -> list[Lease]:

@@ -75,6 +75,7 @@ class Claim(NamedTuple):
     queue_weight: float = 1.0  # among the queues of its workers
     alone: frozenset[str] = frozenset()  # ids of those that run alone (lua/tasks/lost_leases.lua)
     tenants_weight: int = 0  # the sum over the tenants that compete now, in thousandths
+    is_by_count: bool = False  # tenants share tasks, not time
 
 
 @define(eq=False)
@@ -135,7 +136,7 @@ class TaskCalls(Calls):
         reply = await covered.send_with_claim(*args) if covered else None
         if reply is None:
             reply = await self._call("claim", queue, *args)
-        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, weight, competing, ids = reply[:CLAIM_HEAD]
+        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, weight, competing, ids, share = reply[:CLAIM_HEAD]
         if "/" in queue:  # as `is_partition`, in no call
             if len(self._ahead_ms) >= _MAX_CLOCKS:
                 self._ahead_ms.clear()
@@ -143,7 +144,8 @@ class TaskCalls(Calls):
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         intervals, alone = unpack_blocked_intervals(blocked), frozenset(map(bytes.decode, ids))
         leases = unpack_leases(reply)
-        return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms, weight / 1000, alone, competing)
+        known = (tick_in_ms, now_ms, intervals, run_timeout_ms, weight / 1000, alone, competing, bool(share))
+        return Claim(lease_ms, leases, *known)
 
     def claimed(self, queue: str, claim: Claim) -> None:
         """Note the attempts that a claim begins, and count them."""

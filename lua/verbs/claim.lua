@@ -19,7 +19,7 @@ local MAX_SLOTS = 1000000000
 -- A run in two parts: the first is the same for all tasks of a claim with the same features.
 local RUN_HEAD, RUN_REST = RUN.format:match('^<.......'), '<' .. RUN.format:match('^<.......(.*)')
 -- Places in the reply of the values that are known only at the end of a claim, and how many stand before the leases.
-local LEASE_AT, RESULT_IDS_AT, TICK_AT, KEPT_OUT_AT, WEIGHT_SUM_AT, ALONE_AT, HEAD = 3, 4, 5, 6, 9, 10, 10
+local LEASE_AT, RESULT_IDS_AT, TICK_AT, KEPT_OUT_AT, WEIGHT_SUM_AT, ALONE_AT, HEAD = 3, 4, 5, 6, 9, 10, 11
 local LEASES_PER_CALL = 150  -- MAX_LEASES of fairq/model/tasks.py: servers ask for no more
 local LATE_PER_CALL = 64     -- expired tasks, after which a claim leaves the rest to the next
 local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
@@ -224,7 +224,7 @@ function claim.read(call, args)
   calls.confirm(call, args[6])
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
   local queue = call.queue
-  local out = {call.now, queue.lease_ms, 0, {}, -1, {}, queue.run_timeout_ms, queue.queue_weight, 0, {}}
+  local out = {call.now, queue.lease_ms, 0, {}, -1, {}, queue.run_timeout_ms, queue.queue_weight, 0, {}, queue.share}
   return {name = args[3], limit = math.min(limit, LEASES_PER_CALL), slots = slots, lease = leases.next_number(call),
     ids = {}, runs = {}, out = out, with_options = false, expiring = false, late = {}, returned = false, bytes = 0}
 end
@@ -256,8 +256,8 @@ end
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
 --         queue that is blocked: '', blocked, now, now; how long its handlers may run (ms; 0: for ever), its weight
 --         among queues (thousandths), and that of its competing tenants; ids of tasks that run alone
---         (tasks/lost_leases.lua); then per task: id, attempt, the attempt after which a failure is final (of none:
---         minus the attempts that did not count), record
+--         (tasks/lost_leases.lua); what is shared (0: time, 1: tasks); then per task: id, attempt, the attempt after
+--         which a failure is final (of none: minus the attempts that did not count), record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that serves no tenant, on a queue that is hungry already
 --         and has as many slots, writes nothing.

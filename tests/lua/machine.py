@@ -340,9 +340,12 @@ class QueueMachine(RuleBasedStateMachine):
         leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
         drawn, witness = iter(random_values), self.witness(behind) or inf
         self.same(leases, known or self.model.claim(self.now, drawn, name, limit, self.attached, witness))
-        number, wanted, kept, run_timeout_ms, weight, competing, alone = reply[2], reply[3], *reply[5:HEAD]
+        number, wanted, kept, run_timeout_ms, weight, competing, alone, share = (
+            reply[2], reply[3], *reply[5:HEAD],
+        )  # fmt: skip
         self.same(run_timeout_ms, self.model.settings["run_timeout_ms"])
         self.same((weight, competing), (self.model.settings["queue_weight"], self.model.weight_sum))
+        self.same(share, self.model.settings["share"])
         self.same({id.decode() for id in alone}, {id for id, *_ in leases if self.model.runs_alone(id)})
         self.same(number, self.model.claims[name] if leases else 0)
         self.same(

@@ -589,6 +589,18 @@ async def test_several_migrations_begin_when_all_servers_work_on_what_the_last_o
     assert redis_store.get(keys.DATA_VERSION) == str(version).encode()
 
 
+async def test_a_partition_knows_by_each_claim_what_its_tenants_share(served: Served) -> None:
+    await make(served)
+    place, accounts = place_of_tenant(TENANTS[0]), served.app.queues.accounts
+    async with raw(served, WORKER) as worker, raw(served, tenant(TENANTS[0])) as ada:
+        await worker.attach(Q)
+        for share in ("count", "time"):
+            await served.app.store.configure(Q, {"share": share})
+            await ada.enqueue(Q, [share])
+            await worker.settle(Q, "ack", *await worker.pushed())
+            assert accounts._queues[place].is_by_count == (share == "count")
+
+
 async def test_a_server_serves_a_tenant_that_begins_to_wait_in_a_busy_partition_out_of_turn(served: Served) -> None:
     """Its partition has just had more than the others; the slot is charged, and the others have theirs next."""
     places = await served.app.store.registry.make(Q, "", partitions=3)

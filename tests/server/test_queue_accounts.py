@@ -187,6 +187,28 @@ def test_partitions_get_the_part_of_their_tenants_beside_another_queue(slots: in
     assert errors(of, {"one": 1.0, **{name: weight / 20_000 for name, weight in weights.items()}}, 60.0) < 1.0
 
 
+@pytest.mark.parametrize("slots", [4, 30])
+def test_partitions_whose_tenants_share_tasks_get_as_many_as_they_weigh(slots: int) -> None:
+    """And their queue still has half of the time."""
+    lengths = {"many/3.0": 0.03, "many/3.1": 0.1, "many/3.2": 0.3}
+    weights = {"many/3.0": 1_000, "many/3.1": 2_000, "many/3.2": 1_000}
+    of = shared(slots, {name: Queue(always(length)) for name, length in [*lengths.items(), ("one", 1.0)]})
+
+    def weigh() -> None:
+        for name, competing in weights.items():  # as each claim says
+            of.accounts.set_weight(name, 1.0, of.now, competing, is_by_count=True)
+        of.at(of.now + 0.5, weigh)
+
+    weigh()
+    of.run(10.0)
+    before = {name: queue.given_s for name, queue in of.queues.items()}
+    of.run(110.0)
+    given = {name: queue.given_s - before[name] for name, queue in of.queues.items()}
+    assert given["one"] == pytest.approx(sum(given.values()) / 2, rel=0.02)
+    tasks = [given[name] / length / weights[name] for name, length in lengths.items()]
+    assert max(tasks) / min(tasks) < 1.05
+
+
 def test_a_partition_whose_tenants_come_and_go_is_owed_nothing() -> None:
     """Its weight changes as it is served; what it was given counts as it was when it was given."""
     of = shared(4, {"many/2.0": Queue(always(0.1)), "many/2.1": Queue(always(0.1))})
@@ -215,6 +237,14 @@ def test_a_partition_of_unknown_weight_counts_as_the_mean_of_the_others() -> Non
     accounts.set_weight(places[0], 1.0, 0.0, 2_000)
     accounts.set_weight(places[1], 1.0, 0.0, 4_000)
     assert [accounts.part(place) for place in places] == pytest.approx([1 / 6, 1 / 3, 1 / 4, 1 / 4])
+    for place in places:
+        accounts.set_weight(place, 1.0, 0.0, 2_000, is_by_count=True)
+    accounts.charge(places[0], 1, 0.0, 0.0)
+    accounts.charge(places[0], -1, 0.0, 3.0)
+    assert [accounts.part(place) for place in places] == pytest.approx([0.25] * 4), "so does one of unknown lengths"
+    accounts.charge(places[1], 1, 3.0, 3.0)
+    accounts.charge(places[1], -1, 3.0, 4.0)
+    assert [accounts.part(place) for place in places] == pytest.approx([3 / 8, 1 / 8, 2 / 8, 2 / 8])
 
 
 @pytest.mark.parametrize("slots", [1, 4, 30])

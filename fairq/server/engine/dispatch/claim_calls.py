@@ -145,7 +145,7 @@ class ClaimCalls:
     def _note(self, claim: Claim, now: float) -> None:
         """Note what a claim says about times and the queue."""
         self.clock.set(claim.now_ms, now)
-        self.capacity.weight = claim.queue_weight
+        self.capacity.weight, self.capacity.is_by_count = claim.queue_weight, claim.is_by_count
         if self.capacity.shared:
             self.capacity.apply_weight(claim.tenants_weight)
         self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)

@@ -24,7 +24,8 @@ the rest had caught up. So when slots go, and when a weight changes, all account
 
 The partitions of a queue (fairq/store/partitions.py) share its workers just so: each has an account, and the part of
 the queue's weight that its competing tenants have. That changes with every claim, and starts nothing anew. Until the
-first claim brings it, a partition counts as the mean of the others.
+first claim brings it, a partition counts as the mean of the others. Where tenants share tasks and not time, a weight
+counts as many times as the partition's tasks are long: so the partitions get as many tasks as their tenants weigh.
 
 The slots of workers with one queue are that queue's own: they are not counted. A server counts what it gave itself.
 Each server does so alone: over all servers a queue may be behind by a lease for each.
@@ -62,6 +63,7 @@ class _Queue:
     running: int = 0
     starts: float = 0.0  # the sum of the times at which the running leases began
     reserved: int = 0  # slots for which a claim is under way
+    is_by_count: bool = False  # of a partition: its tenants share tasks
     waits: int = 0  # since which of all beginnings to wait; 0: it does not wait
     is_soon: bool = False  # it is to be served once out of turn
     sets: list[Sequence[str]] = field(factory=list)  # the queues of each set of workers that serve it
@@ -78,6 +80,11 @@ class _Queue:
 
     def _ages(self, now: float) -> float:
         return self.running * now - self.starts
+
+    @property
+    def length(self) -> float:
+        """How long its leases are on average; 0: unknown."""
+        return self._mean
 
     @property
     def is_known(self) -> bool:
@@ -105,6 +112,12 @@ class _Queue:
             self._square += part * (length * length - self._square)
 
 
+def _mean_of(numbers: Iterable[float]) -> float:
+    """Return the mean of the known ones, which are not 0; 1 if none is."""
+    known = [number for number in numbers if number]
+    return sum(known) / len(known) if known else 1.0
+
+
 @define(eq=False)
 class QueueAccounts:
     """The accounts of all queues that share workers of one server, those of partitions by their places.
@@ -130,11 +143,16 @@ class QueueAccounts:
             if not self._queues[name].sets:
                 del self._queues[name]
 
-    def set_weight(self, place: str, weight: float, now: float, competing: float = 0) -> None:
-        """Set a queue's weight; `competing`: that of the tenants of this partition that compete, 0: as before."""
+    def set_weight(
+        self, place: str, weight: float, now: float, competing: float = 0, *, is_by_count: bool = False
+    ) -> None:
+        """Set a queue's weight; `competing`: that of the tenants of this partition that compete, 0: as before.
+
+        `is_by_count`: these tenants share tasks, not time.
+        """
         account = self._queues.get(place)
         if account and is_partition(place):
-            account.competing = competing or account.competing
+            account.competing, account.is_by_count = competing or account.competing, is_by_count
             account.move(now)
             account.weight = weight * self.part(place)
         elif account and account.weight != weight:
@@ -146,10 +164,13 @@ class QueueAccounts:
         if not is_partition(place) or not (account := self._queues.get(place)):
             return 1.0
         queue = queue_of(place)
-        weights = [each.competing for name, each in self._queues.items() if queue_of(name) == queue]
-        known = [weight for weight in weights if weight]
-        mean = sum(known) / len(known) if known else 1.0
-        return (account.competing or mean) / sum(weight or mean for weight in weights)
+        places = {name: each for name, each in self._queues.items() if queue_of(name) == queue}
+        weight = _mean_of(each.competing for each in places.values())
+        needs = {name: each.competing or weight for name, each in places.items()}
+        if account.is_by_count:
+            length = _mean_of(each.length for each in places.values())
+            needs = {name: need * (places[name].length or length) for name, need in needs.items()}
+        return needs[place] / sum(needs.values())
 
     def shrink(self, queues: Sequence[str], now: float) -> None:
         """Reduce the slots of workers with these queues."""
