@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -20,6 +20,7 @@ from .fleet_in_time import Cluster
 
 LENGTH_S = 0.1
 QUIET = 80
+BAD_S = 20.0  # for which primaries may be away: when a lease of 30 s has run out, a task that was done runs again
 DEEDS = ("freeze", "thaw", "cut", "return", "move", "join", "leave", "enqueue")
 Scene = Callable[[Cluster], Awaitable[None]]
 
@@ -167,6 +168,14 @@ def test_tenants_that_begin_to_wait_again_and_again_gain_nothing_for_their_parti
     st.integers(0, 99),
     st.lists(st.tuples(st.sampled_from(DEEDS), st.integers(0, 2), st.sampled_from([0.01, 0.3, 6.0])), max_size=12),
 )
+@example(
+    0,
+    [
+        ("freeze", 1, 0.3),
+        ("leave", 0, 0.01),
+        *(("freeze", 0, after_s) for after_s in (6.0, 0.01, 6.0, 0.3, 0.3, 0.01, 6.0, 0.01, 6.0, 6.0)),
+    ],
+)
 def test_whatever_happens_all_tasks_run_once_and_no_slot_is_lost(
     seed: int, deeds: list[tuple[str, int, float]]
 ) -> None:
@@ -176,7 +185,7 @@ def test_whatever_happens_all_tasks_run_once_and_no_slot_is_lost(
         random.seed(seed)
         for credit in (2, 3):
             cluster.start_server(credit)
-        names = crowd(cluster, 2, 1, 3, 2, tasks=5)
+        names, ends_at = crowd(cluster, 2, 1, 3, 2, tasks=5), trio.current_time() + BAD_S
         for deed, which, after_s in deeds:
             primary, count = cluster.primaries[which], len(cluster.servers)
             if deed == "freeze":
@@ -193,7 +202,7 @@ def test_whatever_happens_all_tasks_run_once_and_no_slot_is_lost(
                 cluster.servers[which % count].leave()
             elif deed == "enqueue":
                 cluster.add(names[which], 10, server=which % count)
-            await trio.sleep(after_s)
+            await trio.sleep_until(min(trio.current_time() + after_s, ends_at))
         for primary in cluster.primaries:
             primary.is_away = False
             primary.thawed.set()
