@@ -89,12 +89,20 @@ def error_of(lost: Away) -> FairqError:
     return type(error)(f"{of}: {error.message}")
 
 
+async def _at(verb: Route, store: Any, place: str, *args: Any, **options: Any) -> Any:
+    """Call a verb for one of several places, which an error then names."""
+    try:
+        return await verb(store, place, *args, **options)
+    except NO_ANSWER as error:
+        raise error_of({place: error}) from None
+
+
 async def _of_tenant(verb: Route, store: Any, places: Places, tenant: str, *args: Any, **options: Any) -> Any:
-    return await verb(store, place_in(places, tenant), tenant, *args, **options)
+    return await _at(verb, store, place_in(places, tenant), tenant, *args, **options)
 
 
 async def _of_task(verb: Route, store: Any, places: Places, id: str, *args: Any, **options: Any) -> Any:
-    return await verb(store, place_in(places, owner_of(id)), id, *args, **options)
+    return await _at(verb, store, place_in(places, owner_of(id)), id, *args, **options)
 
 
 of_tenant: Callable[[Verb], Verb] = _by(_of_tenant)  # verb(queue, tenant, ...)
@@ -112,7 +120,7 @@ def of_tasks(id_of: Callable[[Any], str] = str) -> Callable[[Verb], Verb]:
 
         async def call(place: str) -> None:
             some = [tasks[n] for n in numbers[place]]
-            found = await verb(store, place, some, *args, **options)
+            found = await _at(verb, store, place, some, *args, **options)
             answers.update(zip(numbers[place], found or (), strict=False))
 
         await run_all(*(partial(call, place) for place in numbers))
@@ -179,7 +187,7 @@ def changes_tenant_or_all(
 
     async def route(verb: Route, store: Any, places: Places, whose: Any, *args: Any, **options: Any) -> Any:
         if tenant := tenant_of(whose):
-            return await verb(store, place_in(places, tenant), whose, *args, **options)
+            return await _at(verb, store, place_in(places, tenant), whose, *args, **options)
         return join(await _of_first_then_all(verb, store, places, whose, *args, **options))
 
     return _by(route)

@@ -425,8 +425,13 @@ async def test_queues_are_listed_while_a_primary_is_away(served: Served, monkeyp
         assert (await operator.ask("limits", queue=Q))["limits"]
         assert (await operator.ask("webhooks", queue=Q))["webhooks"] == []
         await operator.ask("report", queue=Q, tenant=here[0])
-        with pytest.raises(Refused, match=f"unavailable.*partition {partition_of(away)} of {Q}: no connection"):
-            await operator.ask("report", queue=Q, tenant=TENANTS[0])
+        for verb, of in (
+            ("report", {"tenant": TENANTS[0]}), ("set_weight", {"tenant": TENANTS[0], "weight": 2}),
+            ("set_paused", {"tenant": TENANTS[0], "paused": True}), ("why", {"id": f"{TENANTS[0]}/a"}),
+            ("tasks", {"ids": [f"{here[0]}/a", f"{TENANTS[0]}/a"]}),
+        ):  # fmt: skip
+            with pytest.raises(Refused, match=f"unavailable.*partition {partition_of(away)} of {Q}: no connection"):
+                await operator.ask(verb, queue=Q, **of)
         lose(served, monkeypatch, keys.SERVERS)
         assert [row["takers"] for row in (await operator.ask("queues"))["queues"]] == ["none", "", "none"]
         for verb in ("dead", "batches", "schedules"):
