@@ -64,7 +64,7 @@ def test_what_json_has_not_is_refused() -> None:
 def test_one_payload_is_not_taken_for_several() -> None:
     cases: list[Any] = [{"to": "ada"}, "ada", b"ada"]
     for payloads in cases:
-        with case(payloads), pytest.raises(BadRequest, match="payloads must be several"):
+        with case(payloads), pytest.raises(BadRequest, match="payloads must be a list"):
             new_tasks("emails", payloads, None, None, {}, 100)
 
 
