@@ -30,9 +30,21 @@ def begun_by(app: fairq.Worker, kind: str = "async") -> list[Begun]:
     return begun
 
 
-async def shorten_leases(service: Service) -> None:
+async def set_leases(service: Service, lease_ms: int) -> None:
     async with fairq.open_operator(service.url, token=OPERATOR) as operator:
-        await operator.request("configure", {"queue": "emails", "settings": {"lease_ms": 1000}})
+        await operator.configure("emails", lease_ms=lease_ms)
+
+
+async def offer_none(app: fairq.Worker, service: Service) -> None:
+    """Have a worker offer no slots, and wait until its server knows it."""
+    app._run.driver.session.credit = 0
+    app._run.driver.wake_writer()
+    async with fairq.open_operator(service.url, token=OPERATOR) as operator:
+
+        async def is_known() -> bool:
+            return 0 in [row.credit for row in await operator.workers() if row.worker == app.name]
+
+        await wait_until(is_known)
 
 
 async def enqueue(client: fairq.Client) -> list[fairq.EnqueuedTask]:
@@ -58,7 +70,7 @@ async def check(
 @pytest.mark.parametrize("kind", ["async", "plain"])
 @on_both
 async def test_what_is_held_while_a_handler_blocks_the_loop_does_not_begin_late(service: Service, kind: str) -> None:
-    await shorten_leases(service)
+    await set_leases(service, 1000)
     app = fairq.Worker(service.url, WORKER, 1, name="blocked", prefetch=2 * COUNT)
     heir = fairq.Worker(service.url, WORKER, 1, name="heir")
     begun, of_heir = begun_by(app, kind), begun_by(heir)
@@ -82,7 +94,7 @@ async def test_what_is_held_while_a_handler_blocks_the_loop_does_not_begin_late(
 @pytest.mark.parametrize("kind", ["async", "plain"])
 @on_both
 async def test_what_comes_through_a_network_that_stood_still_does_not_begin_late(service: Service, kind: str) -> None:
-    await shorten_leases(service)
+    await set_leases(service, 1000)
     app = fairq.Worker(service.proxied, WORKER, 2 * COUNT, name="frozen")
     heir = fairq.Worker(service.url, WORKER, 1, name="heir")
     begun, of_heir = begun_by(app, kind), begun_by(heir)
@@ -95,9 +107,12 @@ async def test_what_comes_through_a_network_that_stood_still_does_not_begin_late
             return (await brief[-1].state()).state != "ready"  # on a slow machine it has expired by now
 
         await wait_until(is_taken)
-        async with working(heir):
-            await wait_until(lambda: heir.counts["done"] > 0)
+        await offer_none(app, service)  # else it gets them again
         for task in brief:  # on a slow machine they come long after the others
             await wait_state(task, "dead")
+        await set_leases(service, 60_000)
+        async with working(heir):
+            await wait_until(lambda: heir.counts["done"] > 0)
+        app._run.driver.session.credit = 2 * COUNT  # it says so when the answer has come to what it said before
         service.soon(service.proxy.release)
         await check(client, begun, of_heir, brief)
