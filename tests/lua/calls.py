@@ -346,7 +346,7 @@ class Queue:
 
     def tick(self, limit: int = 100, witness: object = "", server: str = "") -> Ticked:
         """Tick once; `witness` is the caller's own time."""
-        return Ticked(*self.call("tick", limit, witness, server))
+        return Ticked(*self.call("tick", limit, witness, server)[: len(Ticked._fields)])  # behind them: who is woken
 
     def advance(self, ms: int) -> None:
         """Move the test clock."""
