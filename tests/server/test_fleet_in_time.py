@@ -223,7 +223,7 @@ def _ignore(*_: object) -> None:
     """Do nothing."""
 
 
-def _weigh_alike(accounts: QueueAccounts, place: str, weight: float, now: float, competing: float = 0) -> None:
+def _weigh_alike(accounts: QueueAccounts, place: str, *_: float, **__: bool) -> None:
     accounts._queues[place].competing = 1.0
 
 
