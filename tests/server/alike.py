@@ -248,7 +248,6 @@ async def run(both: Both) -> None:
         await worker.attach(queue, credit=0, name=f"w-{queue}")
     await both.offer(100)
     await both.work(row["ready"])
-    await look(both)
     await both.offer(row["ready"])  # all are in use
     await both.ask("producer", "enqueue", tasks=tasks("more"))
     await look(both, "more")
@@ -274,12 +273,13 @@ async def run(both: Both) -> None:
     await both.ask("worker", "batch_results", lambda queue: both.lease(queue, "t5/b-complete"))
 
 
-async def look_back(both: Both) -> None:
-    await look(both)
+async def tidy(both: Both) -> None:
     await both.ask("operator", "replay", ids=["t0/t0-a", "t1/t1-a", "t1/none"])
     await both.work(2)
     await both.ask("operator", "purge", ids=["t2/t2-a", "t1/t1-a", "t1/none"])
     await both.ask("operator", "repair")
+    for verb in ("queues", "tenants", "dead"):
+        await both.ask("operator", verb)
 
 
 async def delete(both: Both) -> None:
