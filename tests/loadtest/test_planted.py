@@ -65,7 +65,10 @@ BUGS = {
         _ARRIVALS, "call.now + options.expires_in, from", "call.now + options.expires_in + 5000, from", "stop the store"
     ),
     "expired before its expiry": Bug(
-        "lua/verbs/tick.lua", "'expiring', '-inf', call.sure,", "'expiring', '-inf', call.sure + 3000,"
+        "lua/verbs/tick.lua",
+        "'expiring', '-inf', call.sure,",
+        "'expiring', '-inf', call.sure + 6000,",
+        "stop the store",
     ),
     "dead by a fault": Bug("lua/tasks/settlements.lua", "counts and counts(run) or is_last_attempt(run)", "true"),
     "left": Bug(
