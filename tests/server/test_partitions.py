@@ -13,6 +13,7 @@ import trio
 
 import fairq
 from fairq.errors import Unavailable
+from fairq.io.taskless import in_task
 from fairq.model.checks import owner_of
 from fairq.model.places import partition_of
 from fairq.server.engine.net.questions import LAGS
@@ -82,6 +83,31 @@ async def test_workers_that_came_before_the_queue_serve_its_partitions(one: Serv
         assert set(two.app.queues.dispatchers) == {*places, Q}
         for worker in (near, far):
             await worker.pushed()
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_worker_serves_the_partitions_while_a_claim_from_before_them_is_under_way(
+    one: Served, two: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, begun, answered = Store.claim, trio.Event(), trio.Event()
+
+    async def slow(self: Store, place: str, *args: Any, **options: Any) -> Any:
+        if place == Q:
+            begun.set()
+            await in_task()
+            await answered.wait()
+        return await claim(self, place, *args, **options)
+
+    monkeypatch.setattr(Store, "claim", slow)
+    async with raw(two, WORKER) as worker, raw(two, tenant(TENANTS[0])) as producer:
+        await worker.attach(Q)
+        await begun.wait()
+        await make(one)
+        await producer.enqueue(Q, ["a"])  # by which the server learns the partitions
+        await worker.settle(Q, "ack", *await worker.pushed())
+        answered.set()
+        await producer.enqueue(Q, ["b"])
+        await worker.pushed()
 
 
 @pytest.mark.usefixtures("no_polls")

@@ -271,6 +271,8 @@ class Queues:
     def leave(self, connection: Connection) -> None:
         """Give no more tasks to a worker."""
         places, pool = self._joined.pop(connection, ()), connection.pool
+        for place in places:
+            self.dispatchers[place].capacity.unreserve(connection)
         if pool is None:
             for place in places:
                 self.dispatchers[place].leave(connection)

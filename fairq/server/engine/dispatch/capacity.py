@@ -209,6 +209,10 @@ class QueueCapacity:
             worker.account.reserved -= share
         return shares
 
+    def unreserve(self, worker: Worker) -> None:
+        """Free the slots of a worker that leaves: it may serve other places before the claim under way is answered."""
+        worker.account.reserved -= self.reserved.pop(worker, 0)
+
     def apply_weight(self, competing: float = 0) -> None:
         """Set the weight of this queue in the account of the queues; `competing` as in `QueueAccounts.set_weight`."""
         self.accounts.set_weight(self.place, self.weight, turn_time(), competing, is_by_count=self.is_by_count)
