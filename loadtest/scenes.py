@@ -699,6 +699,8 @@ async def one_tenant(p: Probe) -> None:
     await p.measure(
         "repair", f"the longest slice, {where}", Q, ("",), calls=1_000_000, rounds=1, until=lambda r: r[0] == b"done"
     )
+    await p.measure("begin_turn", where, Q, ("change", 60_000))
+    await p.measure("end_turn", where, Q, ("change",))
     await p.measure("make_queue", "made before", Q)
     await p.measure("add_queue", "one", keys.REGISTRY, lambda: _queue(next(count)))
     change = ("token", "token", "verb", "set_weight", "queue", Q, "tenant", "lone", "target", "x" * 4_000)

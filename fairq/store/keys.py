@@ -42,11 +42,6 @@ def members_key(queue: str, batch: str) -> str:
     return f"{queue_prefix(queue)}:members:{batch}"
 
 
-def changing_key(place: str) -> str:
-    """Return the key that a change of all places of a queue holds at the first of them."""
-    return f"{queue_prefix(place)}:changing"
-
-
 def session_key(cookie: str) -> str:
     """Return the key of a dashboard's session."""
     return f"fq:session:{sha256(cookie.encode()).hexdigest()}"

@@ -191,6 +191,14 @@ class QueueCalls(Calls):
         tenants = await self.connection.call("HLEN", f"{keys.queue_prefix(place)}:tenants")
         return int(sum(numbers[name] for name in _HELD)), tenants
 
+    async def begin_turn(self, place: str, change: str, for_ms: int) -> bool:
+        """Let a change of all places of a queue begin, in the first of them; False while another is under way."""
+        return bool(await self._call("begin_turn", place, change, for_ms))
+
+    async def end_turn(self, place: str, change: str) -> None:
+        """End the turn of a change, unless it is over already."""
+        await self._call("end_turn", place, change)
+
     async def permissions(self, queue: str) -> list[str]:
         """Return the commands of the library that the store's user may not run on a queue's keys."""
         return [name.decode() for name in await self._call("permissions", queue)]

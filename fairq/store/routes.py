@@ -162,7 +162,7 @@ async def _of_first_then_all(
     verb: Route, store: Any, places: Places, *args: Any, if_version: str = "", **options: Any
 ) -> list[Any]:
     based = {"if_version": if_version} if if_version else {}
-    async with change_in_turn(store.connection.call, places[0]):
+    async with change_in_turn(store, places[0]):
         answers = [await verb(store, places[0], *args, **based, **options)]
         try:
             return answers + await everywhere(verb, store, places[1:], *args, **options)

@@ -33,6 +33,23 @@ function drains.set_paused(keys, args)
   return previous
 end
 
+-- begin_turn(keys, argv): let a change of all places of a queue begin, in the first of them, unless one is under way.
+--   argv  3 the change  4 ms after which its turn is over in any case
+--   out   whether it may begin: 0 or 1
+function drains.begin_turn(keys, args)
+  local for_ms = check_whole(args[4], 'for_ms', 1, 60000)
+  return redis.call('SET', keys[1] .. ':changing', args[3], 'NX', 'PX', for_ms) and 1 or 0
+end
+
+-- end_turn(keys, argv): end the turn of a change. If it was over before, another may have its turn, which goes on.
+--   argv  3 the change
+--   out   "ok"
+function drains.end_turn(keys, args)
+  local key = keys[1] .. ':changing'
+  if redis.call('GET', key) == args[3] then redis.call('UNLINK', key) end
+  return 'ok'
+end
+
 -- All settings of a queue by name, with the changes of this call.
 local function words_of(queue, changes)
   local names, words = {}, {}

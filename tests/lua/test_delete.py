@@ -71,6 +71,7 @@ def fill(queue: Queue) -> None:
     queue.client.zadd(queue.key("repair:tasks:ada"), {"lost": 1})
     queue.client.zadd(queue.key("repair:delayed:ada"), {"lost": 1})
     queue.call("add_history", 0, "ada", 1, 1, 0, b"")
+    queue.call("begin_turn", "change", 60_000)
     queue.client.set(queue.key("deleting"), "x 0")  # a search was broken off
 
 

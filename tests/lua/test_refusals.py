@@ -253,6 +253,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request witness": [(0, 0, witness, 1) for witness in WITNESSES],
         "bad_request delete": [(0, 0, "", delete) for delete in (-1, 2, "nan", "", "yes")],
     },
+    "begin_turn": {"bad_request for_ms": [("change", ms) for ms in (0, 60_001, 1.5, "nan", "")]},
     "delete_queue": {"bad_request what": [(what,) for what in ("", 1, "all", "Any")]},
     "schedules": {
         "bad_request offset": [("", "", offset, 1) for offset in (-1, 1.5, "nan", "inf", "", "far")],
@@ -270,7 +271,7 @@ REFUSED["enqueue_and_claim"] = {
 }
 NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
     "queue_state", "webhooks", "dead_letter", "opening_hours", "permissions", "make_queue", "remove_queue",
-    "begin_change", "end_change", "add_history", "drop_tenant", "limits", "unschedule", "declared",
+    "begin_change", "end_change", "end_turn", "add_history", "drop_tenant", "limits", "unschedule", "declared",
 }  # fmt: skip
 # Tested elsewhere: tests' clock and random values; what another build has written; queues that begin or end.
 ELSEWHERE = {

@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+import redis
 import trio
 from attrs import evolve
 from redis.crc import key_slot
 
-from fairq.errors import Deleting, NotEmpty, StoreFull
+from fairq.errors import Deleting, NotEmpty
 from fairq.model.checks import owner_of
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.limits import OpeningHours
@@ -452,20 +453,17 @@ async def test_the_server_whose_call_has_a_tenant_begin_to_wait_learns_it_in_the
 
 async def test_changes_of_all_places_reach_them_in_one_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second comes while the first, which is held up, has not reached all places."""
-    monkeypatch.setattr("fairq.store.changing.HELD_MS", 60_000)
+    monkeypatch.setattr("fairq.store.changing.TURN_MS", 60_000)
     places = await store.registry.make("q", "", partitions=3)
     reached, go_on, is_done = trio.Event(), trio.Event(), trio.Event()
     call_at, tries = type(store)._call_at, [0]
 
-    async def hold_up(self: Store, prefix: str, *args: Any, **options: Any) -> Any:
+    async def hold_up(self: Store, prefix: str, verb: str, *args: Any, **options: Any) -> Any:
+        tries[0] += verb == "begin_turn"
         if prefix == keys.queue_prefix(places[2]) and not reached.is_set():
             reached.set()
             await go_on.wait()
-        return await call_at(self, prefix, *args, **options)
-
-    def count(connection: Any, *words: Any, **options: Any) -> Any:
-        tries[0] += words[0] == "SET"
-        return call(connection, *words, **options)
+        return await call_at(self, prefix, verb, *args, **options)
 
     async def second() -> None:
         await store.set_limits("q", "", {"max_running": 2})
@@ -475,45 +473,55 @@ async def test_changes_of_all_places_reach_them_in_one_order(store: Store, monke
         monkeypatch.setattr(type(store), "_call_at", hold_up)
         nursery.start_soon(partial(store.set_limits, "q", "", {"max_running": 1}))
         await reached.wait()
-        call = type(store.connection).call
-        monkeypatch.setattr(type(store.connection), "call", count)
         nursery.start_soon(second)
-        await wait_until(lambda: is_done.is_set() or tries[0] > 2)
+        await wait_until(lambda: is_done.is_set() or tries[0] > 3)
         go_on.set()
     assert [(await store.limits(place, "")).max_running for place in places] == [2] * 3
 
 
 async def test_a_change_waits_for_no_server_that_died_in_another(store: Store) -> None:
     (first, *_) = await store.registry.make("q", "", partitions=3)
-    key = keys.changing_key(first)
-    await store.connection.call("SET", key, "dead", "PX", 50)
+    assert await store.begin_turn(first, "dead", 50)
     await store.set_paused("q", "", True)
-    assert not await store.connection.call("EXISTS", key)
+    assert await store.begin_turn(first, "next", 50)
 
 
 async def test_a_change_that_takes_too_long_leaves_the_next_its_turn(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first, *_) = await store.registry.make("q", "", partitions=3)
-    key, call = keys.changing_key(first), store.connection.call
-    monkeypatch.setattr("fairq.store.changing.HELD_MS", 20)
+    monkeypatch.setattr("fairq.store.changing.TURN_MS", 20)
     async with AsyncExitStack() as following:
-        async with change_in_turn(call, first):
-            monkeypatch.setattr("fairq.store.changing.HELD_MS", 60_000)
-            await following.enter_async_context(change_in_turn(call, first))
-        assert await call("EXISTS", key)
-    assert not await call("EXISTS", key)
+        async with change_in_turn(store, first):
+            monkeypatch.setattr("fairq.store.changing.TURN_MS", 60_000)
+            await following.enter_async_context(change_in_turn(store, first))
+        assert not await store.begin_turn(first, "next", 50)
+    assert await store.begin_turn(first, "next", 50)
 
 
-async def test_a_full_store_keeps_no_change_of_all_places_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = await store.registry.make("q", "", partitions=3)
-    call = type(store.connection).call
+async def test_a_change_that_ends_late_ends_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its turn is over while it ends: after each command another change has it."""
+    (first, *_) = await store.registry.make("q", "", partitions=3)
+    connection: Any = store.connection
+    key, call = f"{keys.queue_prefix(first)}:changing", partial(type(connection).call, connection)
 
-    def refuse(connection: Any, *words: Any, **options: Any) -> Any:
-        if words[0] == "SET":
-            raise StoreFull("the store is full")
-        return call(connection, *words, **options)
+    async def lapse(_connection: object, *words: Any, **options: Any) -> Any:
+        reply = await call(*words, **options)
+        await call("SET", key, "another")
+        return reply
 
-    monkeypatch.setattr(type(store.connection), "call", refuse)
-    await store.set_paused("q", "", True)
-    assert all([(await store.queue(place)).is_paused for place in places])
+    async with change_in_turn(store, first):
+        monkeypatch.setattr(type(connection), "call", lapse)
+    assert await call("GET", key) == b"another"
+
+
+async def test_changes_take_turns_in_a_full_store_too(store: Store, redis_client: redis.Redis) -> None:
+    first, *others = await store.registry.make("q", "", partitions=3)
+    redis_client.config_set("maxmemory", 1)
+    try:
+        async with change_in_turn(store, first):
+            assert not await store.begin_turn(first, "next", 50)
+        await store.set_paused("q", "", True)
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    assert all([(await store.queue(place)).is_paused for place in (first, *others)])
