@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -105,30 +105,39 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_cancelled_again_a
         assert state == {"too late": "dead", "stopped": "ready"}[how]
 
 
-@on_both
-@pytest.mark.parametrize("how", OUTCOMES)
-async def test_a_handler_that_cleans_up_slowly_stays_cancelled(service: Service, how: str) -> None:
-    """Its task group would take the cancellation for its own, if it saw none around it when it ends."""
+async def ends_with_its_group(how: str, service: Service, clean_up: Callable[[], Awaitable[None]]) -> bool:
+    """Run a handler that waits for a child which cleans up; returns whether the handler ended when that had."""
     app, seen, went_on = service.worker(1), anyio.Event(), False
 
     @app.task("emails", timeout=0.05 if how == "too late" else None)
     async def handle(task: fairq.Task) -> None:
         nonlocal went_on
         async with anyio.create_task_group() as group:
-            group.start_soon(clean_up)
+            group.start_soon(wait)
         went_on = True
 
-    async def clean_up() -> None:
+    async def wait() -> None:
         try:
             seen.set()
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
-                for _ in range(30):
-                    await anyio.sleep(0.01)
+                await clean_up()
 
     await end_handler(how, service, app, seen)
-    assert not went_on
+    return not went_on
+
+
+@on_both
+@pytest.mark.parametrize("how", OUTCOMES)
+async def test_a_handler_that_cleans_up_slowly_stays_cancelled(service: Service, how: str) -> None:
+    """Its task group would take the cancellation for its own, if it saw none around it when it ends."""
+
+    async def clean_up() -> None:
+        for _ in range(30):
+            await anyio.sleep(0.01)
+
+    assert await ends_with_its_group(how, service, clean_up)
 
 
 @on_both
@@ -137,8 +146,7 @@ async def test_a_handler_whose_own_scopes_end_while_it_cleans_up_stays_cancelled
     service: Service, how: str, runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a sleep that is over, but whose task has not gone on yet."""
-    app, seen, went_on, looks = service.worker(1), anyio.Event(), False, 0
-    slow = getattr(CancelBackoff, f"_slow_{runtime}")
+    looks, slow = 0, getattr(CancelBackoff, f"_slow_{runtime}")
 
     def look(backoff: CancelBackoff) -> Any:
         nonlocal looks
@@ -149,26 +157,13 @@ async def test_a_handler_whose_own_scopes_end_while_it_cleans_up_stays_cancelled
     monkeypatch.setattr(CancelBackoff, f"_slow_{runtime}", look)
     monkeypatch.setattr("fairq.io.cancel_backoff.AGAIN_S", 0.05)
 
-    @app.task("emails", timeout=0.05 if how == "too late" else None)
-    async def handle(task: fairq.Task) -> None:
-        nonlocal went_on
-        async with anyio.create_task_group() as group:
-            group.start_soon(clean_up)
-        went_on = True
-
     async def clean_up() -> None:
-        try:
-            seen.set()
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                while looks < 2:
-                    with anyio.CancelScope() as own:
-                        own.cancel()
-                        await anyio.lowlevel.checkpoint()
+        while looks < 2:
+            with anyio.CancelScope() as own:
+                own.cancel()
+                await anyio.lowlevel.checkpoint()
 
-    await end_handler(how, service, app, seen)
-    assert not went_on
+    assert await ends_with_its_group(how, service, clean_up)
 
 
 @on_both
