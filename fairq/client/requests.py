@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 20.0  # under the 30 s of gunicorn, and the minute for which the store remembers ids of ended tasks
 
 PAGE_IDS = 250  # in a request: the longest ids fit into the shortest message that a server may allow
-_EXPLAINED_S = 1.0  # a wait that was shorter is one look of many
-_EXPLAIN_S = 1.0  # how long the explanation may take
+_LONG_WAIT_S = 1.0  # a wait of this length is explained; a shorter one is one look of many
+_WHY_TIMEOUT_S = 1.0  # of the request for the explanation
 
 Body = dict[str, Any]
 
@@ -116,10 +116,10 @@ class Requests:
 
     async def _why_it_waits(self, queue: str, id: str, timeout: float | None) -> str:
         """Say why a task waits; empty if it does not, the server does not say, or it was waited for so shortly."""
-        if timeout is None or timeout < _EXPLAINED_S:
+        if timeout is None or timeout < _LONG_WAIT_S:
             return ""
         try:
-            reply = await self.request("why", {"queue": queue, "id": id}, timeout=_EXPLAIN_S)
+            reply = await self.request("why", {"queue": queue, "id": id}, timeout=_WHY_TIMEOUT_S)
         except FairqError:
             return ""
         return lazy.why_text.say_causes(lazy.bodies.structure(reply, lazy.waiting.Why))

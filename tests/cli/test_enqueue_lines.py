@@ -162,7 +162,7 @@ def test_a_batch_is_waited_for_and_its_end_is_the_exit_code(
 def test_a_task_is_waited_for_and_its_result_printed(
     commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.client.requests._EXPLAIN_S", 60.0)  # else a busy machine says less
+    monkeypatch.setattr("fairq.client.requests._WHY_TIMEOUT_S", 60.0)  # else a busy machine says less
     with Acker(server, "ack", b'{"sum":3}'):
         assert enqueue(commands, "[1, 2]", "--wait", "20").json == {"sum": 3}
         assert enqueue(commands, "[1, 2]", "--wait", "20", "--json").json["result"] == {"sum": 3}

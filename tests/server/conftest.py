@@ -63,7 +63,7 @@ def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         for constant in "engine.net.questions.ANSWER_S", "web.admin.health.ANSWER_S", "web.dashboard.live.ANSWER_S":
             monkeypatch.setattr(f"fairq.server.{constant}", 60.0)
         monkeypatch.setattr("fairq.server.web.dashboard.site._ANSWER_S", 60.0)
-        monkeypatch.setattr("fairq.client.requests._EXPLAIN_S", 60.0)
+        monkeypatch.setattr("fairq.client.requests._WHY_TIMEOUT_S", 60.0)
 
 
 @pytest.fixture
