@@ -157,21 +157,28 @@ class OperatorClient(Client):
                 pass
 
     async def repair_queue(self, queue: str) -> Repair:
-        """Rebuild a queue's derived data; returns how many tasks and tenants it has. Raises: NotFound."""
+        """Rebuild a queue's derived data; returns how many tasks and tenants it has.
+
+        Raises: NotFound; Unavailable at the end if a partition did not answer.
+        """
         async for step in self.repairing_queue(queue):
             last = step
         return last
 
     async def repairing_queue(self, queue: str) -> AsyncGenerator[Repair, None]:
-        """Repair a queue step by step; each step takes about a second. Raises: NotFound."""
-        number = None
-        while True:
+        """Repair a queue step by step; each step takes about a second.
+
+        Raises: NotFound; Unavailable at the end if a partition did not answer.
+        """
+        away: list[AwayPartition] = []
+        number, outcome = None, "more"
+        while outcome == "more":
             reply = await self.request("repair", {"queue": queue, "number": number})
             step = lazy.bodies.structure(reply, lazy.queues.Repair)
             yield step
-            if step.outcome != "more":
-                return
-            number = step.number
+            number, outcome = step.number, step.outcome
+            away += step.away
+        check_whole(queue, away, "repaired")
 
     async def tenants(self, queue: str, *, tenant: str | None = None) -> list[TenantState]:
         """List the tenants of a queue, or the one of a name: an empty list if there is none.

@@ -37,10 +37,10 @@ def away_in(page: Body) -> list[AwayPartition]:
     return lazy.bodies.rows(lazy.places.AwayPartition, page.get("away", []))
 
 
-def check_whole(queue: str, away: Sequence[AwayPartition]) -> None:
-    """Refuse to pass off a list without the rows of some partitions as whole. Raises: Unavailable."""
+def check_whole(queue: str, away: Sequence[AwayPartition], done: str = "read") -> None:
+    """Refuse to pass off an answer without some partitions as whole. Raises: Unavailable."""
     if away:
-        raise Unavailable(lazy.texts.say_away(queue, away))
+        raise Unavailable(lazy.texts.say_away(queue, away, done))
 
 
 @define(eq=False)

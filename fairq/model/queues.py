@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import field, fields, frozen
 
+from fairq.model.places import AwayPartition
 from fairq.model.rules import WEIGHT, one_of, some_of, whole
 from fairq.model.tasks import MAX_ATTEMPTS
 
@@ -101,13 +102,17 @@ def settings_from(stored: Mapping[str, int]) -> QueueSettings:
 
 @frozen
 class Repair:
-    """The progress of a repair: `more`, `done` or `gone` (another call has ended it); its step and counts."""
+    """The progress of a repair: `more`, `done` or `gone` (another call has ended it); its step and counts.
+
+    `away`: partitions that did not answer, and were passed over in this step.
+    """
 
     outcome: str
     number: int
     doing: str
     tasks: int
     tenants: int
+    away: list[AwayPartition] = field(factory=list)
 
 
 @frozen

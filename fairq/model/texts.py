@@ -44,14 +44,17 @@ def say_slots(row: Mapping[str, Any]) -> int | str:
     return f"{slots:,}, {say_sharing(row)}" if row["shared"] else slots
 
 
-def say_away(queue: str, away: Sequence[AwayPartition]) -> str:
-    """Say which partitions of a queue do not answer; one may be named by several pages of a list."""
+def say_away(queue: str, away: Sequence[AwayPartition], done: str = "read") -> str:
+    """Say which partitions of a queue do not answer, and so cannot be read or otherwise `done`.
+
+    One may be named by several pages of a list.
+    """
     away = [*{each.partition: each for each in away}.values()]
     names = [each.partition for each in away if each.partition]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     of = f"partition{'s' * (len(names) > 1)} {', '.join(names[:_NAMED])}{more} of {queue}" if names else queue
     primaries = ", ".join(dict.fromkeys(each.primary or "no primary" for each in away))
-    return f"{of} cannot be read: the store at {primaries} does not answer"
+    return f"{of} cannot be {done}: the store at {primaries} does not answer"
 
 
 def say_unlisted(servers: Sequence[str]) -> str:

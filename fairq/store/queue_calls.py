@@ -26,9 +26,10 @@ from fairq.store.counts import QueueCounts
 from fairq.store.merging import by_name, chained, first, longest, one_history, one_queue, sums
 from fairq.store.migrations import PARTITIONS, migrate
 from fairq.store.node import cpu_of, read_info
-from fairq.store.partitions import place_in
+from fairq.store.partitions import Places, place_in
 from fairq.store.records import pack_waits, unpack_opening_hours, unpack_slot
 from fairq.store.routes import (
+    NO_ANSWER,
     Away,
     changes_all,
     changes_tenant_or_all,
@@ -38,6 +39,7 @@ from fairq.store.routes import (
     of_tenant,
     of_tenant_or_first,
     of_tenants,
+    pass_over,
     walk,
 )
 from fairq.store.rows import event, limits_of, queue_state, settings_of, tenant_states
@@ -168,27 +170,38 @@ class QueueCalls(Calls):
         """Notify all servers that there may be work in a queue; the message may be lost."""
         await self.connection.call("SPUBLISH", keys.ready_channel(queue), keys.READY)
 
-    async def repair(self, queue: str, number: int | None = None, *, seconds: float = float("inf")) -> Repair:
+    async def repair(
+        self, queue: str, number: int | None = None, *, seconds: float = float("inf"), away: Away | None = None
+    ) -> Repair:
         """Repair a queue, for about `seconds`; repeat it, with the returned number, while the outcome is `more`.
 
         Until the outcome is `done`, the queue gives no tasks, and changes are refused with Repairing. Any caller
-        continues where the last one stopped.
+        continues where the last one stopped. `away`: places that do not answer are noted there and passed over, unless
+        none does.
         """
         deadline, places = trio.current_time() + seconds, await self.registry.places(queue)
         number, at = divmod(number or 0, len(places))  # of the repair there (0: none has begun), and the place
         while True:
-            outcome, number, doing, tasks, tenants = await self._call("repair", places[at], number or "")
+            try:
+                outcome, number, doing, tasks, tenants = await self._call("repair", places[at], number or "")
+            except NO_ANSWER as error:
+                pass_over(places[at], error, places, away)
+                outcome, number, doing, tasks, tenants = b"done", 0, b"", 0, 0
             if outcome != b"more" and at + 1 < len(places):
                 outcome, number, at = b"more", 0, at + 1
             if outcome != b"more" or trio.current_time() >= deadline:
-                held = [await self._held(place) for place in places[:at]]
+                held = [await self._held(place, places, away) for place in places[:at]]
                 tasks, tenants = tasks + sum(each[0] for each in held), tenants + sum(each[1] for each in held)
                 return Repair(outcome.decode(), number * len(places) + at, doing.decode(), tasks, tenants)
 
-    async def _held(self, place: str) -> tuple[int, int]:
-        """Count the tasks and tenants of a place."""
-        numbers = await QueueCalls.numbers(self, place)
-        tenants = await self.connection.call("HLEN", f"{keys.queue_prefix(place)}:tenants")
+    async def _held(self, place: str, places: Places, away: Away | None) -> tuple[int, int]:
+        """Count the tasks and tenants of one of these places."""
+        try:
+            numbers = await QueueCalls.numbers(self, place)
+            tenants = await self.connection.call("HLEN", f"{keys.queue_prefix(place)}:tenants")
+        except NO_ANSWER as error:
+            pass_over(place, error, places, away)
+            return 0, 0
         return int(sum(numbers[name] for name in _HELD)), tenants
 
     async def begin_turn(self, place: str, change: str, for_ms: int) -> bool:

@@ -89,6 +89,14 @@ def error_of(lost: Away) -> FairqError:
     return type(error)(f"{of}: {error.message}")
 
 
+def pass_over(place: str, error: FairqError, places: Places, away: Away | None) -> None:
+    """Note in `away` that one of these places does not answer. Raises: its error without `away`, or if none answers."""
+    if away is not None:
+        away[place] = error
+    if away is None or len(away) == len(places):
+        raise (error_of({place: error}) if is_partition(place) else error) from None
+
+
 async def _at(verb: Route, store: Any, place: str, *args: Any, **options: Any) -> Any:
     """Call a verb for one of several places, which an error then names."""
     try:
@@ -239,10 +247,7 @@ async def walk(
         try:
             some, following = await read(places[at], str(inner), count - len(rows))
         except NO_ANSWER as error:
-            if away is not None:
-                away[places[at]] = error
-            if away is None or len(away) == len(places):
-                raise (error_of({places[at]: error}) if is_partition(places[at]) else error) from None
+            pass_over(places[at], error, places, away)
             some, following = [], ""
         rows += some
         inner, at = int(following or 0), at if following else at + 1

@@ -138,7 +138,7 @@ VERBS: dict[type[Any], Verb] = {
     wire.DrainWorker: Verb({"workers": int}, _OPERATOR),
     wire.SetPaused: Verb(_WAS, _OPERATOR),
     wire.Repair: Verb(
-        {"outcome": Literal["more", "done", "gone"], "number": int, "doing": str, "tasks": int, "tenants": int},
+        {"outcome": Literal["more", "done", "gone"], "number": int, "doing": str, "tasks": int, "tenants": int} | _AWAY,
         _OPERATOR,
     ),
     wire.Dead: Verb({"dead": list[DeadLetter], "cursor": Cursor, "left": int} | _AWAY, _TENANT | _READERS),

@@ -667,3 +667,27 @@ async def test_a_server_serves_a_tenant_that_begins_to_wait_in_a_busy_partition_
         assert accounts._queues[ahead].running == 1
         await worker.settle(Q, "ack", *pushed)
         assert {await next_place(), await next_place()} <= set(others)
+
+
+async def test_a_repair_passes_over_a_partition_that_is_away_and_names_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(served)
+    places = places_of(Q, PARTITIONS)
+    away = places[2]
+    ready = {each: f"{keys.queue_prefix(place_of_tenant(each))}:ready:{each}" for each in TENANTS}
+    call = served.app.store.connection.call
+    for key in ready.values():
+        await call("DEL", key)
+    async with fairq.open_operator(url_of(served), token=OPERATOR) as operator:
+        lose(served, monkeypatch, away)
+        with pytest.raises(Unavailable, match=f"partition {partition_of(away)} of {Q} cannot be repaired: the"):
+            await operator.repair_queue(Q)
+        are_there = {each: await call("EXISTS", key) for each, key in ready.items()}
+        assert are_there == {each: place_of_tenant(each) != away for each in TENANTS}
+        lose(served, monkeypatch, *places)
+        with pytest.raises(Unavailable, match=f"partition {partition_of(places[-1])} of {Q}: no connection"):
+            await served.app.store.repair(Q, away={})
+        monkeypatch.undo()
+        assert (await operator.repair_queue(Q)).tasks == len(TENANTS)
+        assert all([await call("EXISTS", key) for key in ready.values()])

@@ -182,8 +182,9 @@ async def set_paused(app: App, connection: Connection, request: wire.SetPaused) 
 
 async def repair(app: App, connection: Connection, request: wire.Repair) -> Body:
     """Repair a queue, for about _REPAIR_S."""
-    queue = await _known_queue(app, request.queue)
-    return asdict(await app.store.repair(queue, request.number, seconds=_REPAIR_S))
+    queue, away = await _known_queue(app, request.queue), Away()
+    step = await app.store.repair(queue, request.number, seconds=_REPAIR_S, away=away)
+    return asdict(step) | {"away": app.store.away_rows(away)}
 
 
 async def create_token(app: App, connection: Connection, request: wire.CreateToken) -> Body:
