@@ -17,6 +17,9 @@ _EXPECTED = "redis://user:password@host:port/0, rediss:// or unix://; in a passw
 _EXPECTED_SENTINELS = "redis+sentinel://user:password@host:26379,host:26379/NAME/0; NAME is that of the primary"
 _SENTINEL, _SENTINEL_PORT = "+sentinel://", 26_379
 _TCP = ("redis://", "rediss://")
+_OPTIONS = ("username", "password", "db")
+_TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")  # of rediss://
+_SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 
 
 @frozen
@@ -43,9 +46,13 @@ class Address:
         return self.path or self.name or f"{self.host}:{self.port}"
 
     @classmethod
-    def parse(cls, url: str) -> Address:
-        """Read redis://, rediss:// or unix:// as redis-py does. Raises: SettingsError."""
+    def parse(cls, url: str, options: Sequence[str] = _OPTIONS) -> Address:
+        """Read redis://, rediss:// or unix:// as redis-py does, with no other options than these and TLS's.
+
+        Raises: SettingsError.
+        """
         try:
+            _check_options(url, options)
             parts: dict[str, Any] = dict(parse_url(url))
         except ValueError:  # its text may quote a password
             raise SettingsError(f"invalid store URL: expected {_EXPECTED}", field="store") from None
@@ -67,6 +74,17 @@ class Address:
             database=int(parts.get("db", 0)),
             tls=tls,
         )
+
+
+def _check_options(url: str, known: Sequence[str]) -> None:
+    """Raise SettingsError for an option that would be ignored, or ValueError where it may be a piece of a password."""
+    query = urlsplit(url).query
+    known = (*known, *(_TLS_OPTIONS if url.startswith("rediss:") else ()))
+    if unknown := sorted(parse_qs(query, keep_blank_values=True).keys() - known):
+        if "@" in query:
+            raise ValueError("a ? in the login")
+        why = f"with this scheme it has no option {unknown[0][:80]!r}; expected {', '.join(known)}"
+        raise SettingsError(f"invalid store URL: {why}", field="store")
 
 
 def parse_seeds(url: str) -> list[Address]:
@@ -99,7 +117,7 @@ def _parse_sentinels(url: str) -> Address:
         raise SettingsError(f"invalid store URL: expected {_EXPECTED_SENTINELS}", field="store")
     options = parse_qs(parts.query)
     username, password = (options.get(f"sentinel_{each}", [None])[0] for each in ("username", "password"))
-    node = Address.parse(f"{scheme}://{login}/{database}?{parts.query}")
+    node = Address.parse(f"{scheme}://{login}/{database}?{parts.query}", (*_OPTIONS, *_SENTINEL_OPTIONS))
     asked = [Address.parse(f"{scheme}://{place}") for place in places]
     sentinels = tuple(evolve(each, username=username, password=password, tls=node.tls) for each in asked)
     return evolve(node, shown=without_secrets(url), sentinels=sentinels, name=name)

@@ -99,12 +99,24 @@ def test_a_wrong_url_names_the_setting_and_hides_the_password() -> None:
         f"redis://:{SECRET}@host:6379", "redis://:s3c/ret@host:6379", f"redis://:{QUOTED}@host?socket_timeout=soon",
         f"redis://:{QUOTED}@host/x", f"redis://:{QUOTED}@host/1/2", "redis://host/-1", "rediss://host/ 3",
         "rediss://host?ssl_ca_certs=/nowhere.pem", "rediss://host?ssl_certfile=/nowhere.pem", "unix://",
+        "redis://:123?s3c=1@host",
     ]:  # fmt: skip
         with case(url):
             with raises_for("store", SettingsError) as caught:
                 Address.parse(url)
             for piece in (SECRET, QUOTED, "p@ss", "p%40ss", "ss:wo", "s3c"):
                 assert piece not in caught.value.message
+
+
+def test_an_option_that_would_be_ignored_is_refused_and_named() -> None:
+    for url, name in [
+        ("redis://host/0?foo=bar", "foo"), ("redis://host/0?foo", "foo"), ("redis://one,two/0?db=0&Db=1", "Db"),
+        ("rediss://host?ssl_cert_reqs=none", "ssl_cert_reqs"), ("redis://host?ssl_ca_certs=ca.pem", "ssl_ca_certs"),
+        ("unix:///run/valkey.sock?socket_timeout=soon", "socket_timeout"), ("redis://one?host=two", "host"),
+        ("redis://host?sentinel_password=x", "sentinel_password"), ("redis+sentinel://host/shop?foo=bar", "foo"),
+    ]:  # fmt: skip
+        with case(url), raises_for("store", SettingsError, match=f"no option '{name}'; expected username, password"):
+            parse_seeds(url)
 
 
 def test_an_address_shows_its_url_without_the_password() -> None:
@@ -124,7 +136,7 @@ def test_an_address_shows_its_url_without_the_password() -> None:
 
 
 def test_a_url_may_name_several_seeds_with_one_login() -> None:
-    seeds = parse_seeds(f"redis://ada:{QUOTED}@one:7000,two:7001,three/0?socket_timeout=3")
+    seeds = parse_seeds(f"redis://ada:{QUOTED}@one:7000,two:7001,three/0?db=0")
     assert [(seed.host, seed.port) for seed in seeds] == [("one", 7000), ("two", 7001), ("three", 6379)]
     assert {(seed.username, seed.password, seed.database) for seed in seeds} == {("ada", SECRET, 0)}
     assert [seed.shown for seed in seeds] == [f"redis://ada:***@{host}/0" for host in ("one:7000", "two:7001", "three")]
