@@ -198,9 +198,11 @@ class Registry:
         partitions = dict(zip(flat[::2], map(int, flat[1::2]), strict=True))
         found: list[str] = []
         for queue in queues:
-            found += (places := places_of(queue, partitions.get(queue.encode(), 1)))
-            if places != self.places_known(queue):
+            places: Places | None = places_of(queue, partitions.get(queue.encode(), 1))
+            # If it was deleted between the two readings, it seems to have one partition.
+            if places != self.places_known(queue) and (places := await self.read_places(queue)):
                 self._remember(queue, places)
+            found += places or ()
         return found
 
     async def read(self) -> dict[str, Maker]:

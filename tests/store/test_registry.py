@@ -96,6 +96,30 @@ async def test_the_first_to_put_something_in_made_the_queue(store: Store) -> Non
     assert all(maker.made_at_ms > 1_600_000_000_000 for maker in made.values())
 
 
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_queue_that_is_deleted_while_all_are_read_keeps_no_places(
+    store_url: str, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is deleted, and made anew, around the reading of the numbers of partitions."""
+    with trio.fail_after(30):
+        async with opened(store_url, 2, quota=10) as (one, two):
+            places = await one.registry.make(Q, "", partitions=3)
+            call = Connection.call
+
+            async def meanwhile(connection: Connection, *words: Any, **options: Any) -> Any:
+                if words != ("HGETALL", keys.PARTITIONS):
+                    return await call(connection, *words, **options)
+                await two.registry.delete(Q, purge=True)
+                flat = await call(connection, *words, **options)
+                if again:
+                    await two.registry.make(Q, "", partitions=3)
+                return flat
+
+            monkeypatch.setattr(Connection, "call", meanwhile)
+            assert await one.registry.all_places() == (list(places) if again else [])
+            assert one.registry.places_known(Q) == places
+
+
 async def test_servers_side_by_side_do_not_overrun_a_quota(store_url: str, redis_client: redis.Redis) -> None:
     made: list[str] = []
     refused: list[tuple[str | None, int | None]] = []
