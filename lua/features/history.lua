@@ -11,6 +11,7 @@ local RINGS = {  -- an hour, a day, two weeks
 local TENANTS_PER_SLOT = 20
 local LAST_BUCKET = 60
 local MOST = 2 ^ 32 - 1
+local KEEP_MS = 14 * 86400000
 history.RINGS = RINGS
 local TOTALLED = {'enqueued', 'done', 'dead', 'expired', 'cancelled', 'lost'}  -- of the queue
 local COUNTED = {'enqueued', 'started', 'done', 'failed'}                      -- of each tenant
@@ -65,6 +66,13 @@ function history.slot_of(call, ring, number)
   return slot
 end
 
+-- Adds to `history_last`, or begins it. It expires, so what grew in more than two weeks is in no slot.
+function history.keep_last(call, totals, looked_at)
+  local at = call.prefix .. 'history_last'
+  redis.call('HSET', at, 'queue', TOTALS.pack(totals), unpack(looked_at))
+  redis.call('PEXPIRE', at, KEEP_MS)
+end
+
 -- The unit of service changes: accounts start from zero, and so does `history_last`.
 function history.begin_anew(call)
   local at = call.prefix .. 'history_last'
@@ -73,7 +81,7 @@ function history.begin_anew(call)
   local last = TOTALS.unpack(packed)
   last.delivered, last.entitled = 0, 0
   redis.call('DEL', at)
-  redis.call('HSET', at, 'queue', TOTALS.pack(last))
+  history.keep_last(call, last, {})
 end
 
 -- Keeps the rows of the tenants that got the most, and adds the rest to the row of the others.

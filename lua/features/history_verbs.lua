@@ -14,7 +14,6 @@ local EARLIER_SLOTS = 3        -- slots that are searched for tenants with tasks
 local LAST_KEPT = 1000         -- tenants in `history_last`; then all are forgotten
 local NEW_MS = 600000          -- for how long a queue that was never counted is taken for a new one
 local PAGE_SLOTS = 240
-local KEEP_MS = 14 * 86400000
 local IS_SERVICE = {delivered = true, entitled = true}
 
 -- The rows that a server has counted, by tenant.
@@ -105,8 +104,7 @@ function writes.add_history(keys, args)
   counts.lost = tonumber(args[3])
   for _, ring in ipairs(history.RINGS) do history.add(call, ring, counts, rows) end
   if redis.call('HLEN', at) > LAST_KEPT then redis.call('DEL', at) end
-  redis.call('HSET', at, 'queue', TOTALS.pack(new), unpack(current))
-  redis.call('PEXPIRE', at, KEEP_MS)
+  history.keep_last(call, new, current)
   return queue.leased
 end
 
