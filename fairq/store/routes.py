@@ -21,7 +21,7 @@ from itertools import takewhile
 from typing import Any, TypeVar, cast
 
 from fairq.errors import BadRequest, FairqError, OutcomeUnknown, Unavailable
-from fairq.io.scopes import run_all
+from fairq.io.scopes import begin_all, run_all
 from fairq.model.checks import owner_of
 from fairq.model.places import is_partition, partition_of, queue_of
 from fairq.store.changing import change_in_turn
@@ -118,12 +118,17 @@ of_task: Callable[[Verb], Verb] = _by(_of_task)  # verb(queue, id, ...): the id 
 
 
 def of_tasks(id_of: Callable[[Any], str] = str) -> Callable[[Verb], Verb]:
-    """Mark a verb as one of some tasks: verb(queue, tasks, ...), which answers for each, the first ones or none."""
+    """Mark a verb as one of some tasks: verb(queue, tasks, ...), which answers for each, the first ones or none.
+
+    Its calls leave in the caller's turn, so a settlement leaves before the claim that takes its slots.
+    """
 
     async def route(verb: Route, store: Any, places: Places, tasks: Sequence[Any], *args: Any, **options: Any) -> Any:
         numbers: dict[str, list[int]] = {}
         for n, task in enumerate(tasks):
             numbers.setdefault(place_in(places, owner_of(id_of(task))), []).append(n)
+        if len(numbers) == 1:
+            return await _at(verb, store, *numbers, tasks, *args, **options)  # without a task
         answers: dict[int, Any] = {}
 
         async def call(place: str) -> None:
@@ -131,7 +136,7 @@ def of_tasks(id_of: Callable[[Any], str] = str) -> Callable[[Verb], Verb]:
             found = await _at(verb, store, place, some, *args, **options)
             answers.update(zip(numbers[place], found or (), strict=False))
 
-        await run_all(*(partial(call, place) for place in numbers))
+        await begin_all(*(partial(call, place) for place in numbers))
         return [answers[n] for n in takewhile(answers.__contains__, range(len(tasks)))]
 
     return _by(route)

@@ -228,6 +228,35 @@ async def test_what_a_place_was_charged_for_is_taken_back_from_it(served: Served
         assert sum(map(queues.accounts.part, running)) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+async def test_settlements_leave_before_the_claims_that_take_their_slots(
+    served: Served, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else these would find their tenants still at their limits."""
+    await make(served)
+    called: list[str] = []
+    call = Store._call_at
+
+    async def note(store: Store, prefix: str, verb: str, *args: Any, **options: Any) -> Any:
+        called.append(verb)
+        return await call(store, prefix, verb, *args, **options)
+
+    async with raw(served, WORKER) as worker, raw(served, PRODUCER) as producer:
+        await worker.attach(Q, credit=count)
+        names = {place_of_tenant(each): each for each in TENANTS}
+        pushed: list[Any] = []
+        for id in "ab":
+            tasks = [{"tenant": each, "id": id, "payload": 1} for each in list(names.values())[:count]]
+            await producer.ask("enqueue", queue=Q, tasks=tasks)
+            while len(pushed) < count:
+                pushed += await worker.pushed()
+        monkeypatch.setattr(Store, "_call_at", note)
+        await worker.settle(Q, "ack", *pushed)
+        await worker.pushed()
+    verbs = [verb for verb in called if verb in ("settle", "claim")]
+    assert verbs.index("claim") == count
+
+
 async def test_the_tasks_of_other_partitions_are_among_what_a_task_waits_for(served: Served) -> None:
     whys = []
     for queue, partitions in (("one", 1), (Q, PARTITIONS)):
