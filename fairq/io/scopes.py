@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import trio
 
@@ -64,7 +63,7 @@ async def run_all(*jobs: Callable[[], Awaitable[object]], stops_at_failure: bool
         raise failed[0]
 
 
-async def begin_all(*jobs: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def begin_all(*jobs: Callable[[], Awaitable[object]]) -> None:
     """Run jobs side by side as `run_all` does, but begin each in this turn: their calls leave together.
 
     They wait only for replies of the store (taskless.py).
@@ -73,7 +72,7 @@ async def begin_all(*jobs: Callable[[], Coroutine[Any, Any, object]]) -> None:
     failed: list[Exception] = []
     left, ended = len(jobs), trio.Event()
 
-    async def run(job: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async def run(job: Callable[[], Awaitable[object]]) -> None:
         nonlocal left
         try:
             await job()

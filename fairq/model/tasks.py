@@ -225,6 +225,7 @@ class Lease(NamedTuple):
     webhook: str = ""
     trace: str = ""
     uncounted_attempts: int = 0
+    is_guaranteed: bool = False  # it was within its tenant's guarantee when it began
 
 
 class Link(NamedTuple):

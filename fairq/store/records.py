@@ -59,12 +59,16 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str, i
 
 _NO_MORE = tuple(Lease._field_defaults.values())
 _make_lease = partial(tuple.__new__, Lease)
-CLAIM_HEAD = 11  # values of a claim's reply before its leases
+CLAIM_HEAD = 13  # values of a claim's reply before its leases
 
 
 def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
-    """Read a claim's reply: its head (third: the leases' number; fourth: ids with kept results), four per lease."""
-    leases, number, wanting, values = [], reply[2], set(reply[3]), iter(reply[CLAIM_HEAD:])
+    """Read a claim's reply: its head, then four values per lease.
+
+    In the head: the leases' number (third), ids with kept results (fourth), ids within guarantees (twelfth).
+    """
+    leases, number, wanting, guaranteed = [], reply[2], set(reply[3]), set(reply[11])
+    values = iter(reply[CLAIM_HEAD:])
     for packed_id, attempt, last_attempt, record in zip(values, values, values, values, strict=True):
         id = packed_id.decode()
         tenant, enqueued_at, start_at, expires_at, payload, name, trace, limit = unpack_record(record)
@@ -74,7 +78,7 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
             uncounted = last_attempt - limit if last_attempt > 0 else -last_attempt
             more = packed_id in wanting, name, webhook_in(id), trace, uncounted
             lease = Lease(id, number, attempt, max(last_attempt, 0), *lease[4:9], *more)
-        leases.append(lease)
+        leases.append(lease._replace(is_guaranteed=True) if packed_id in guaranteed else lease)
     return leases
 
 

@@ -76,6 +76,7 @@ class Claim(NamedTuple):
     alone: frozenset[str] = frozenset()  # ids of those that run alone (lua/tasks/lost_leases.lua)
     tenants_weight: int = 0  # the sum over the tenants that compete now, in thousandths
     is_by_count: bool = False  # tenants share tasks, not time
+    owed: int = 0  # how many more leases were due within guarantees
 
 
 @define(eq=False)
@@ -121,31 +122,33 @@ class TaskCalls(Calls):
         limit: int,
         *,
         slots: int | None = None,
+        owed: int = 0,
         again: bool = False,
         covered: Covered | None = None,
     ) -> Claim:
         """Lease up to `limit` ready tasks by the fair pick, at most MAX_LEASES.
 
-        `slots`: how many are attached (None: as many as before). `name` stands in the leases, and is the claim's id:
+        Before these, it leases up to `owed` of tenants below their guarantees. `slots`: how many are attached (None: as
+        many as before). `name` stands in the leases, and is the claim's id:
         after OutcomeUnknown, claim `again` under the same name: if any lease of that name is still open, those are
         given again and nothing new; if none is, this is a new claim.
         `covered`: enqueues that leave with it. Cancelled: the leases expire by themselves.
         """
         sent_ms = wall_ms()
-        args = (name, limit, "again" if again else "", sent_ms, "" if slots is None else slots)
+        args = (name, limit, "again" if again else "", sent_ms, "" if slots is None else slots, owed or "")
         reply = await covered.send_with_claim(*args) if covered else None
         if reply is None:
             reply = await self._call("claim", queue, *args)
-        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, weight, competing, ids, share = reply[:CLAIM_HEAD]
+        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms, weight, *more = reply[:CLAIM_HEAD]
+        competing, ids, share, _, owed = more
         if "/" in queue:  # as `is_partition`, in no call
             if len(self._ahead_ms) >= _MAX_CLOCKS:
                 self._ahead_ms.clear()
             self._ahead_ms[queue] = now_ms - sent_ms
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
-        intervals, alone = unpack_blocked_intervals(blocked), frozenset(map(bytes.decode, ids))
-        leases = unpack_leases(reply)
-        known = (tick_in_ms, now_ms, intervals, run_timeout_ms, weight / 1000, alone, competing, bool(share))
-        return Claim(lease_ms, leases, *known)
+        known = (tick_in_ms, now_ms, unpack_blocked_intervals(blocked), run_timeout_ms, weight / 1000)
+        of_tenants = frozenset(map(bytes.decode, ids)), competing, bool(share), owed
+        return Claim(lease_ms, unpack_leases(reply), *known, *of_tenants)
 
     def claimed(self, queue: str, claim: Claim) -> None:
         """Note the attempts that a claim begins, and count them."""

@@ -13,7 +13,9 @@
 --
 -- Guarantee. A tenant with fewer leased tasks than its guarantee is served as if it had just woken (rule 3 of
 -- pick/README.md), except that a tenant behind the level goes first only one time in eight. Its account goes on, so it
--- draws less of the rest. All tenants share the slots that it does not use.
+-- draws less of the rest. All tenants share the slots that it does not use. Where a queue has partitions, its servers
+-- offer slots first where leases are *owed*: those that tenants below their guarantees could have. A claim of what is
+-- owed serves no other tenants.
 
 -- Stored bytes. `stored_bytes` bounds the memory that the store uses for a tenant (accounts.bytes_of): no call exceeds
 -- it. New tasks, batches and schedules are refused (tasks/arrivals.lua). Later data cannot be refused. If there is no
@@ -105,14 +107,25 @@ function limits.is_guaranteed(call, account)
   return has_own(call, account) and account.leased < limits.of(call, account).guaranteed
 end
 
+-- How many more leases the tenant is owed within its guarantee.
+function limits.owed(call, account)
+  if not limits.is_guaranteed(call, account) or not limits.is_eligible(call, account) then return 0 end
+  return math.min(account.ready, limits.of(call, account).guaranteed - account.leased)
+end
+
+-- True if the tenant has a guarantee, and no more leases than that.
+function limits.is_within_guarantee(call, account)
+  local guaranteed = has_own(call, account) and limits.of(call, account).guaranteed or 0
+  return account.leased <= guaranteed and guaranteed > 0
+end
+
 -- The tenant's standing in the fair pick (account.standing). While its leases are within its guarantee, it does not
 -- compete with the others.
 function limits.standing_of(call, account)
   if account.ready == 0 then return 0 end
   if limits.is_plain(call, account) then return COMPETES end
   if not limits.is_eligible(call, account) then return 0 end
-  local guaranteed = has_own(call, account) and limits.of(call, account).guaranteed or 0
-  return account.leased <= guaranteed and guaranteed > 0 and ELIGIBLE or COMPETES
+  return limits.is_within_guarantee(call, account) and ELIGIBLE or COMPETES
 end
 
 -- Sets or clears a reason not to serve a tenant or the queue.

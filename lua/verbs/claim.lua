@@ -1,5 +1,5 @@
--- needs: accounts, batch_ends, batches, calls, close, errors, leases, lost_leases, picks, places, records, seats,
--- takes, task_options
+-- needs: batch_ends, batches, calls, close, errors, late_tasks, leases, lost_leases, picks, records, seats, takes,
+-- task_options, wake_list
 --
 -- The verb `claim`: the fair pick (pick/README.md), and the lease that is written in the same atomic step.
 --
@@ -9,20 +9,14 @@
 -- served (those from the wake list take seats only afterwards), picks found no task, or none of the tenants that the
 -- round looked at has more. (pick/README.md explains seats, their line, and the wake list.)
 --
--- If a picked task has expired, the pick goes to the tenant's next task. If the first LATE_PER_TENANT have all expired,
--- the claim passes the tenant over while others can be served, and its virtual time is at least a task ahead of the
--- level (`picks.pass_over`). It is charged no more: a tenant with so many tasks that they expire keeps its share. It is
--- charged no less, or it would get every pick of every claim.
-
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
 -- A run in two parts: the first is the same for all tasks of a claim with the same features.
 local RUN_HEAD, RUN_REST = RUN.format:match('^<.......'), '<' .. RUN.format:match('^<.......(.*)')
 -- Places in the reply of the values that are known only at the end of a claim, and how many stand before the leases.
-local LEASE_AT, RESULT_IDS_AT, TICK_AT, KEPT_OUT_AT, WEIGHT_SUM_AT, ALONE_AT, HEAD = 3, 4, 5, 6, 9, 10, 11
+local LEASE_AT, RESULT_IDS_AT, TICK_AT, KEPT_OUT_AT, WEIGHT_SUM_AT, ALONE_AT = 3, 4, 5, 6, 9, 10
+local GUARANTEED_AT, OWED_AT, HEAD = 12, 13, 13
 local LEASES_PER_CALL = 150  -- MAX_LEASES of fairq/model/tasks.py: servers ask for no more
-local LATE_PER_CALL = 64     -- expired tasks, after which a claim leaves the rest to the next
-local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
 
 -- True if the task of a ready entry is leased already: an earlier call failed between its writes.
 local function is_left_over(call, id, run)
@@ -35,32 +29,6 @@ local function read_options(call, ids, found)
   local features = {}
   for i, record in ipairs(found) do features[i] = records.is_task(record) and record:byte(2) or 0 end
   task_options.read_of(call, ids, features)
-end
-
--- Collects a picked task that has expired. Its pick goes to the tenant's next task, up to a bound. `account.ready` must
--- count only tasks that the pick can get, not those put back for lack of room: so nothing is buried once the reply is
--- full.
-local function bury(call, round, i, taking, id, last_run)
-  local tag, late, pending = round.tenants[i], taking.late, round.pending + 1
-  local account = accounts.at(call, tag)
-  table.insert(table_in(taking, 'expiring'), id)
-  late[#late + 1], late[account] = {account = account, id = id, run = last_run}, (late[account] or 0) + 1
-  if account.ready > 0 and late[account] < LATE_PER_TENANT then
-    picks.skip(call, account)
-    round.pending, round.tenants[pending], round.moves[pending] = pending, tag, round.moves[i]
-  else
-    picks.unpick(call, round, i, 0)
-    picks.pass_over(call, account)
-  end
-end
-
--- Handles a picked task that is not leased now: it has expired, or the reply is full and it goes back.
-local function leave(call, round, i, taking, id, last_run)
-  if taking.bytes < PAGE_BYTES and #taking.late < LATE_PER_CALL then
-    return bury(call, round, i, taking, id, last_run)
-  end
-  picks.unpick(call, round, i, 1)
-  table.insert(table_in(taking, 'returned'), {account = accounts.at(call, round.tenants[i]), id = id})
 end
 
 -- Notes a leased task with options, and adds it to the reply's ids if its result is kept.
@@ -89,6 +57,7 @@ end
 local function lease_round(call, round, ids, taking)
   local leased, new_runs, out, packed_head, packed_head_of = taking.ids, taking.runs, taking.out, nil, nil
   local found, runs, n = records.of(call, ids), redis.call('HMGET', call.prefix .. 'runs', unpack(ids)), #leased
+  local guaranteed = round.guaranteed
   round.pending = 0
   if call.queue.tasks_with_options > 0 then read_options(call, ids, found) end
   for i = 1, round.count do
@@ -105,11 +74,12 @@ local function lease_round(call, round, ids, taking)
     if not features or last_run and is_left_over(call, id, last_run) then
       picks.unpick(call, round, i, 0)
     elseif taking.bytes >= PAGE_BYTES or expires_at > 0 and expires_at <= call.sure then
-      leave(call, round, i, taking, id, last_run)
+      late_tasks.leave(call, round, i, taking, id, last_run)
     else
       if features > 0 then record = note_features(call, taking, id, record, features) end
       if more ~= '' then note_alone(call, taking, id, last_run, 0 < last and last <= attempt) end  -- has lost_leases
       if expires_at > 0 then table.insert(table_in(taking, 'expiring'), id) end
+      if guaranteed and guaranteed[i] then table.insert(out[GUARANTEED_AT], id) end
       if features ~= packed_head_of then
         packed_head_of = features
         packed_head = struct.pack(RUN_HEAD, taking.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms)
@@ -125,30 +95,14 @@ local function lease_round(call, round, ids, taking)
   round.count = round.pending
 end
 
--- Buries the expired tasks.
-local function bury_late(call, late)
-  for _, each in ipairs(late) do
-    local run = each.run
-    batches.give_slot_back(call, each.id)
-    if run then redis.call('HDEL', call.prefix .. 'runs', each.id) end
-    places.put_dead(call, each.account, each.id, EXPIRED, run or places.NO_RUN)
-  end
-  if call.marks then records.write_marks(call) end  -- of older dead letters that these pushed out
-end
-
--- Puts tasks back at the head if the reply has no room for them.
-local function put_back(call, returned)
-  for i = #returned, 1, -1 do places.put_in_order(call, returned[i].account, {returned[i].id}, true) end
-end
-
 -- The writes of a claim, but for its batches and what the close writes.
 local function write_claim(call, taking)
   if #taking.ids > 0 then leases.write_new(call, taking.lease, taking.name, taking.ids, taking.runs) end
   if taking.expiring then write('ZREM', call.prefix .. 'expiring', taking.expiring) end
   takes.write(call)
-  picks.write_woken(call)
-  if taking.returned then put_back(call, taking.returned) end
-  if #taking.late > 0 then bury_late(call, taking.late) end
+  wake_list.write(call)
+  if taking.returned then late_tasks.put_back(call, taking) end
+  if #taking.late > 0 then late_tasks.bury(call, taking) end
   if taking.with_options then
     for _, id in ipairs(taking.with_options) do batches.count_running(call, id, 1) end
   end
@@ -193,21 +147,30 @@ local function reply_of(call, taking)
   return out
 end
 
--- Runs rounds until the claim has as many tasks as it asks for, or there are no more. When only tenants that were
--- passed over are left, they are looked at again. Returns how many rounds there were, and whether only kept slots are
--- left.
+-- Leases the tasks of a round of picks.
+local function take_round(call, taking, round)
+  while round.count > 0 do
+    local ids = picks.take(call, round)
+    if round.count > 0 then lease_round(call, round, ids, taking) end
+  end
+end
+
+-- Runs rounds until the claim has as many tasks as it asks for, or there are no more: the first one serves those that
+-- are owed, if it asks for them. When only tenants that were passed over are left, they are looked at again. Returns
+-- how many rounds there were, and whether only kept slots are left.
 local function fill(call, taking)
-  local queue, limit, rounds, only_reserve_left, round, is_empty = call.queue, taking.limit, 0, false, nil, nil
+  local queue, rounds, only_reserve_left, round, is_empty = call.queue, 0, false, nil, nil
   call.wake, call.passed_over = {read = 0, unserved = {}, again = {}}, {}
-  while #taking.ids < limit and queue.blocked == 0 and queue.servable > 0 and rounds < ROUNDS
-      and #taking.late < LATE_PER_CALL and call.costly < COSTLY_PER_CALL and taking.bytes < PAGE_BYTES
+  if taking.owed > 0 and queue.blocked == 0 then
+    take_round(call, taking, picks.owed_round(call, taking.owed))
+    taking.limit, rounds = taking.limit + #taking.ids, 1
+  end
+  while #taking.ids < taking.limit and queue.blocked == 0 and queue.servable > 0 and rounds < ROUNDS
+      and #taking.late < late_tasks.PER_CALL and call.costly < COSTLY_PER_CALL and taking.bytes < PAGE_BYTES
       and not only_reserve_left do
     if rounds > 0 then seats.seat_all(call) end
-    round, is_empty, only_reserve_left = picks.round(call, limit - #taking.ids)
-    while round.count > 0 do
-      local ids = picks.take(call, round)
-      if round.count > 0 then lease_round(call, round, ids, taking) end
-    end
+    round, is_empty, only_reserve_left = picks.round(call, taking.limit - #taking.ids)
+    take_round(call, taking, round)
     if is_empty and next(call.passed_over) then
       call.passed_over = {}
     else
@@ -219,27 +182,32 @@ end
 
 -- A claim: its arguments, and its results so far.
 function claim.read(call, args)
-  local limit = check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
+  local limit = math.min(check_whole(args[4], 'limit', 0, TASKS_PER_CALL), LEASES_PER_CALL)
   if #args[3] > ID_BYTES then refuse('bad_request', 'worker') end
   calls.confirm(call, args[6])
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
-  local queue = call.queue
-  local out = {call.now, queue.lease_ms, 0, {}, -1, {}, queue.run_timeout_ms, queue.queue_weight, 0, {}, queue.share}
-  return {name = args[3], limit = math.min(limit, LEASES_PER_CALL), slots = slots, lease = leases.next_number(call),
-    ids = {}, runs = {}, out = out, with_options = false, expiring = false, late = {}, returned = false, bytes = 0}
+  local queue, owed = call.queue, (args[8] or '') ~= '' and check_whole(args[8], 'owed', 0, TASKS_PER_CALL) or 0
+  local out = {call.now, queue.lease_ms, 0, {}, -1, {}, queue.run_timeout_ms, queue.queue_weight, 0, {}, queue.share,
+    {}, 0}
+  return {name = args[3], limit = limit, owed = math.min(owed, LEASES_PER_CALL - limit), slots = slots,
+    lease = leases.next_number(call), ids = {}, runs = {}, out = out, with_options = false, expiring = false, late = {},
+    returned = false, bytes = 0}
 end
 
 -- Carries a claim out, and closes the call if anything has changed. Returns the reply.
 function claim.carry_out(call, taking)
   local queue, has_changed = call.queue, taking.slots ~= call.queue.slots
-  queue.slots, call.proven_slots = taking.slots, queue.leased + taking.limit
+  queue.slots, call.proven_slots = taking.slots, queue.leased + taking.limit + taking.owed
   local rounds, only_reserve_left = fill(call, taking)
+  if call.wake.read > 0 then taking.out[OWED_AT] = wake_list.owed(call) end
   local is_short = #taking.ids < taking.limit
   if rounds > 0 or has_changed or is_short and queue.hungry == 0 then
     write_claim(call, taking)
     batch_ends.finish(call)
     if is_short then  -- there may be more, if a bound ended it: the server claims again
       queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not only_reserve_left
+    elseif taking.owed > 0 then  -- the enqueues that left with it were announced to no server
+      call.readied = call.readied or queue.servable > 0
     end
     close.call(call)
   end
@@ -247,17 +215,19 @@ function claim.carry_out(call, taking)
 end
 
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
---   argv  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an earlier call under this name
+--   argv  3 name of the claim  4 limit (0..500; at most 150 are leased)  5 "again" if an earlier call under this name
 --         may have been carried out: if any of its leases is open, these are given again and nothing new; if none is,
 --         this is a new claim  6 the server's own time in ms (may be empty or left out): see calls.confirm  7 how
 --         many slots are attached to the queue, over all servers, for the reserve (empty or left out: as before)
+--         8 how many more leases at most, of tenants below their guarantees alone (empty or left out: 0)
 --   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of tasks with a
 --         kept result, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
 --         queue that is blocked: '', blocked, now, now; how long its handlers may run (ms; 0: for ever), its weight
 --         among queues (thousandths), and that of its competing tenants; ids of tasks that run alone
---         (tasks/lost_leases.lua); what is shared (0: time, 1: tasks); then per task: id, attempt, the attempt after
---         which a failure is final (of none: minus the attempts that did not count), record
+--         (tasks/lost_leases.lua); what is shared (0: time, 1: tasks); ids of tasks that are within their tenants'
+--         guarantees, and how many more such tasks there are, of the tenants that the claim met; then per task: id,
+--         attempt, the attempt after which a failure is final (of none: minus the attempts that did not count), record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that serves no tenant, on a queue that is hungry already
 --         and has as many slots, writes nothing.

@@ -1,68 +1,11 @@
--- needs: accounts, calls, charges, draws, limits, reserve, seats, takes
+-- needs: accounts, calls, charges, draws, limits, reserve, seats, takes, wake_list
 --
--- Picks: which tenants a claim serves, in rounds, and which tasks of theirs it takes. Only `write_woken` writes.
+-- Picks: which tenants a claim serves, in rounds, and which tasks of theirs it takes. It only reads.
 
+-- OWED_LOOKS: tenants that are not owed, at which a claim of what is owed looks.
 -- NAMED: an account's numbers and name. SERVED: the numbers up to `ready`, and all else, from KEPT_AT on, as one text.
+local OWED_LOOKS = 16
 local NAMED, SERVED, KEPT_AT = ACCOUNT.format:match('^[^c]*c0'), '<IdddIBIc0', 38
-
-local function move_tags(from, to, count)
-  while count > #to and #from > 0 do to[#to + 1] = table.remove(from, 1) end
-end
-
--- The first tags of the wake list as earlier rounds have left it: those that they did not serve, then those not yet
--- read, then those that take another turn.
-local function take_tags(call, wanted)
-  local wake, tags = call.wake, {}
-  move_tags(wake.unserved, tags, wanted)
-  if #tags < wanted then
-    local entries = redis.call('LRANGE', call.prefix .. 'wake', wake.read, wake.read + wanted - #tags - 1)
-    wake.read = wake.read + #entries
-    move_tags(entries, tags, wanted)
-  end
-  move_tags(wake.again, tags, wanted)
-  return tags
-end
-
--- The tenants at the head of the wake list; entries that hold no more (rule 3 of pick/README.md) are dropped. Also
--- tells whether any entry was used or dropped: those of tenants that are passed over stay.
-local function read_woken(call, wanted)
-  local tags, woken, passed = take_tags(call, wanted), {}, 0
-  if #tags == 0 then return woken, false end
-  accounts.read(call, tags)
-  for _, tag in ipairs(tags) do
-    local account = accounts.at(call, tag)
-    if account and call.passed_over[account] then
-      table.insert(call.wake.again, tag)
-      passed = passed + 1
-    elseif account and account.slot == AWAKE and limits.is_eligible(call, account)
-        and seats.may_wake(call, account) then
-      woken[#woken + 1] = account
-    elseif account then
-      accounts.touch(call, account).is_on_wake_list = 0
-    end
-  end
-  return woken, #tags > passed
-end
-
--- Tenants that were not served keep their place in the wake list; those that take another turn go behind all others.
-local function keep_woken(call, round)
-  local wake, next_woken, popped = call.wake, round.next_woken, round.popped
-  for i = popped, next_woken, -1 do table.insert(wake.unserved, 1, round.woken[i].tag) end
-  for i = math.max(next_woken, popped + 1), #round.woken do wake.again[#wake.again + 1] = round.woken[i].tag end
-end
-
--- Writes what the claim has left of the wake list.
-function picks.write_woken(call)
-  local wake, list = call.wake, call.prefix .. 'wake'
-  if wake.read == 0 then return end
-  redis.call('LTRIM', list, wake.read, -1)
-  if #wake.unserved > 0 then
-    local reversed = {}
-    for i = #wake.unserved, 1, -1 do reversed[#reversed + 1] = wake.unserved[i] end
-    redis.call('LPUSH', list, unpack(reversed))
-  end
-  if #wake.again > 0 then redis.call('RPUSH', list, unpack(wake.again)) end
-end
 
 -- True if the drawn tenant goes before the first of the wake list: it is behind the level, and wins the toss (rule 3 of
 -- pick/README.md).
@@ -93,6 +36,7 @@ local function dispatch(call, round, account)
     if ready == 0 then seats.recount(call, account) end
     return
   end
+  if limits.is_within_guarantee(call, account) then table_in(round, 'guaranteed')[round.count] = true end
   limits.note_kept_out(call, account)
   limits.spend(call, account, 1)
   seats.recount(call, account)
@@ -166,19 +110,44 @@ local function serve_packed(call, round)
   round.next, round.count, round.kept, queue.level = place, count, kept, level
 end
 
--- Makes up to `wanted` picks. They are in order, as columns: pick i is of the tenant with the tag tenants[i], and
--- with `share = count` its charge moved the clock by moves[i]. names[tag] is the name of a tenant that stayed packed.
+-- A round of up to `wanted` picks, with these tenants of the wake list. The picks are in order, as columns: pick i is
+-- of the tenant with the tag tenants[i], and with `share = count` its charge moved the clock by moves[i]; guaranteed[i]
+-- is true if it is within a guarantee. names[tag] is the name of a tenant that stayed packed.
+local function new_round(call, wanted, woken)
+  return {wanted = wanted, most = wanted + call.queue.loans, times = {}, next = 1, compare = false,
+    slots_per_weight = 0, kept = 0, of_time = false, next_of_same_time = false, is_seen = false,
+    woken = woken, next_woken = 1, popped = #woken,
+    tenants = {}, names = {}, moves = {}, guaranteed = false, count = 0}
+end
+
+-- Makes up to `wanted` picks of tenants of the wake list that are below their guarantees. Looks at OWED_LOOKS others at
+-- most; these keep their places.
+function picks.owed_round(call, wanted)
+  local round, others = new_round(call, wanted, wake_list.read(call, wanted + OWED_LOOKS)), {}
+  while round.count < wanted and round.woken[round.next_woken] and call.costly < COSTLY_PER_CALL do
+    local woken = round.woken[round.next_woken]
+    round.next_woken = round.next_woken + 1
+    if limits.is_guaranteed(call, woken) then
+      woken.is_on_wake_list = 0
+      serve(call, round, woken, false)
+    else
+      others[#others + 1] = woken.tag
+    end
+  end
+  wake_list.keep(call, round)
+  for i = #others, 1, -1 do table.insert(call.wake.unserved, 1, others[i]) end
+  return round
+end
+
+-- Makes up to `wanted` picks.
 -- Each tenant that is taken is served or repays a loan, so none behind the first `most` times is taken. Once one is
 -- left out because the remaining picks are kept for others, only tenants with room are taken. Also returns whether it
 -- found nothing to do, and whether that is because the free slots are kept for tenants that have nothing running.
 function picks.round(call, wanted)
-  local queue, woken, has_popped = call.queue, read_woken(call, wanted)
+  local queue, woken, has_popped = call.queue, wake_list.read(call, wanted)
+  local round = new_round(call, wanted, woken)
   local is_full = queue.reserve > 0 and reserve.is_full(call)
   local is_plain = queue.share == SHARE_TIME and queue.limited + queue.reserve + queue.loans == 0
-  local round = {wanted = wanted, most = wanted + queue.loans, times = {}, next = 1, compare = false,
-    slots_per_weight = 0, kept = 0, of_time = false, next_of_same_time = false, is_seen = false,
-    woken = woken, next_woken = 1, popped = #woken,
-    tenants = {}, names = {}, moves = {}, count = 0}
   if queue.servable > 0 and not is_full then draws.look(call, round) end
   while round.count < wanted and queue.servable > 0 and call.costly < COSTLY_PER_CALL do
     if is_plain and not woken[round.next_woken] then serve_packed(call, round) end
@@ -187,7 +156,7 @@ function picks.round(call, wanted)
     if not tag then break end
     serve(call, round, accounts.at(call, tag), is_drawn)
   end
-  if #woken > 0 then keep_woken(call, round) end
+  if #woken > 0 then wake_list.keep(call, round) end
   local is_empty = round.count == 0 and not has_popped
   return round, is_empty, is_empty and queue.reserve > 0 and reserve.is_full(call) and not next(call.passed_over)
 end
@@ -203,10 +172,19 @@ function picks.unpick(call, round, i, ready_again)
   seats.recount(call, account)
 end
 
--- Moves the pick of a tenant to its next task: the task that it was for is not ready any more.
-function picks.skip(call, account)
+-- Moves pick i to an earlier place of the round.
+local function move(round, i, place)
+  round.tenants[place], round.moves[place] = round.tenants[i], round.moves[i]
+  if round.guaranteed then round.guaranteed[place] = round.guaranteed[i] end
+end
+
+-- Moves pick i to its tenant's next task: the one that it was for is not ready any more. The pick is pending.
+function picks.skip(call, round, i)
+  local account = accounts.at(call, round.tenants[i])
   account.ready, call.queue.ready = account.ready - 1, call.queue.ready - 1
   if account.ready == 0 then seats.recount(call, account) end
+  round.pending = round.pending + 1
+  move(round, i, round.pending)
 end
 
 -- A tenant that was picked had no task to give: it had its turn, and is passed over (verbs/claim.lua).
@@ -218,7 +196,7 @@ end
 
 -- Returns the ids of the picks' tasks. A pick that finds no task is taken back: an earlier call failed half way.
 function picks.take(call, round)
-  local tenants, names, moves, opened = round.tenants, round.names, round.moves, call.accounts
+  local tenants, names, opened = round.tenants, round.names, call.accounts
   local counts, ids_of, ids, n = {}, {}, {}, 0  -- by tenant: its picks, and the ids of its tasks once they are read
   for i = 1, round.count do
     local tag = tenants[i]
@@ -239,7 +217,7 @@ function picks.take(call, round)
     if id then
       n = n + 1
       ids[n] = id
-      if n < i then tenants[n], moves[n] = tag, moves[i] end
+      if n < i then move(round, i, n) end
     else
       picks.unpick(call, round, i, 0)
     end

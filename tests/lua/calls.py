@@ -21,7 +21,7 @@ from fairq.store.records import pack_options, pack_template
 
 VERBS = library.verbs("reads") | library.verbs("drains") | library.verbs("writes")
 START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the numbers of leases count from 1
-HEAD = 11  # values of a claim's reply before its tasks
+HEAD = 13  # values of a claim's reply before its tasks
 FORMATS = library.formats()
 COMMENT = re.compile(r"^ *--.*$", re.MULTILINE)  # without them a store loads the library in half the time
 LEASE_MS = 30_000  # the default lease

@@ -46,8 +46,8 @@ SMALL_VARIANT = (  # by which few tenants are drawn, and few tasks and bytes are
     ("local LARGE_BYTES = 4096", "local LARGE_BYTES = 3"),
     ("local ROUNDS = 8", "local ROUNDS, PAGE_BYTES = 8, 80"),
     (f"local LEASES_PER_CALL = {MAX_LEASES} ", "local LEASES_PER_CALL = 5 "),
-    ("local LATE_PER_CALL = 64 ", "local LATE_PER_CALL = 3 "),
-    ("local LATE_PER_TENANT = 16 ", "local LATE_PER_TENANT = 2 "),
+    ("late_tasks.PER_CALL = 64 ", "late_tasks.PER_CALL = 3 "),
+    ("local LATE_PER_TENANT = 16 ", "local LATE_PER_TENANT, PAGE_BYTES = 2, 80 "),
     ("local COSTLY_PER_CALL = 60 ", "local COSTLY_PER_CALL = 3 "),
     ("PAGE, LONG_PAGE, KEYS = 64, 4, 500", "PAGE, LONG_PAGE, KEYS = 2, 1, 5"),
     ("PLACES_PER_CALL = 64", "PLACES_PER_CALL = 2"),
@@ -121,6 +121,7 @@ SETTLEMENTS = st.lists(
     max_size=4,
 )
 LIMITS = st.integers(1, 6)
+OWED = st.sampled_from([0, 0, 0, 1, 2, 5])
 TICK_LIMITS = st.sampled_from([100, 3, 2, 1])
 TIMES = st.sampled_from([0, 1, 50, LEASE - 1, LEASE, LEASE + 1, 1, 50, -5, -LEASE, 60_000, 10**7, -100_000])
 BEHIND = st.sampled_from([0, 0, 0, 1, 60_001, 61_000, 10**6])
@@ -245,7 +246,7 @@ class QueueMachine(RuleBasedStateMachine):
             f"w{self.claims + 1}",
             RandomValues(seed, 1200),
         )
-        args = (name, limit, "", "", self.attached)
+        args = (name, limit, "", "", self.attached, "")
         if self.joins:
             reply = self.attempt("enqueue_and_claim", *args, tenant, *parts, random_values=random_values.packed)
         else:
@@ -308,20 +309,21 @@ class QueueMachine(RuleBasedStateMachine):
         self.call("configure", "reserve", percent, "max_lost_leases", LOST_LEASES[percent])
         self.model.configure(self.now, reserve=percent, max_lost_leases=LOST_LEASES[percent])
 
-    @rule(limit=LIMITS, seed=SEEDS, back=st.sampled_from([-1, -1, -1, 0, 1, 2]), behind=BEHIND)
-    def claim(self, limit: int, seed: int, back: int = -1, behind: int = 0) -> None:
+    @rule(limit=LIMITS, seed=SEEDS, back=st.sampled_from([-1, -1, -1, 0, 1, 2]), behind=BEHIND, owed=OWED)
+    def claim(self, limit: int, seed: int, back: int = -1, behind: int = 0, owed: int = 0) -> None:
         """Claim; the model knows who must be served, in which order. With `back` an earlier claim is made again.
 
-        The server's own clock is `behind`, or unknown.
+        The server's own clock is `behind`, or unknown. What is `owed` is claimed with the rest, or alone.
         """
         self.claims += back < 0
+        limit = 0 if owed == 5 else limit
         random_values, name = RandomValues(seed, 1200), f"w{self.claims - max(back, 0)}"
         reply = self.call(
-            "claim", name, limit, "again" * (back >= 0), self.witness(behind) or "", self.attached,
+            "claim", name, limit, "again" * (back >= 0), self.witness(behind) or "", self.attached, owed or "",
             random_values=random_values.packed,
         )  # fmt: skip
         known = self.model.claim_again(self.now, name) if back >= 0 else []
-        self.claimed(reply, name, limit, random_values, known, behind)
+        self.claimed(reply, name, limit, random_values, known, behind, owed)
 
     def witness(self, behind: int) -> int | None:
         """Return the time of a server whose clock is so far behind, or None if it is right."""
@@ -335,24 +337,26 @@ class QueueMachine(RuleBasedStateMachine):
         random_values: RandomValues,
         known: Sequence[tuple[str, int, int]] = (),
         behind: int = 0,
+        owed: int = 0,
     ) -> None:
         """Claim in the model, unless it knows what an earlier claim has taken; it must say the same."""
         leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
         drawn, witness = iter(random_values), self.witness(behind) or inf
-        self.same(leases, known or self.model.claim(self.now, drawn, name, limit, self.attached, witness))
-        number, wanted, kept, run_timeout_ms, weight, competing, alone, share = (
+        self.same(leases, known or self.model.claim(self.now, drawn, name, limit, self.attached, owed, witness))
+        number, wanted, kept, run_timeout_ms, weight, competing, alone, share, within, still_owed = (
             reply[2], reply[3], *reply[5:HEAD],
         )  # fmt: skip
         self.same(run_timeout_ms, self.model.settings["run_timeout_ms"])
         self.same((weight, competing), (self.model.settings["queue_weight"], self.model.weight_sum))
         self.same(share, self.model.settings["share"])
+        self.same((words(within), still_owed), (self.model.within_guarantee, self.model.owed))
         self.same({id.decode() for id in alone}, {id for id, *_ in leases if self.model.runs_alone(id)})
         self.same(number, self.model.claims[name] if leases else 0)
         self.same(
             {id.decode() for id in wanted}, {id for id, *_ in leases if self.model.records[id].options.result_ttl_ms}
         )
         self.same([(kept[i].decode(), *kept[i + 1 : i + 4]) for i in range(0, len(kept), 4)], self.model.kept_out)
-        assert known or len(leases) <= limit
+        assert known or len(leases) <= limit + owed
         for (id, attempt, max_attempts), record in zip(leases, reply[HEAD + 3 :: 4], strict=True):
             header = unpack("HEADER", record)
             task = self.model.records[id]
@@ -810,6 +814,8 @@ class Walk:
         self.has_reserve = self.attacher.random() < 0.5
         self.confirmer = random.Random(seed)  # of clocks that are behind the store's, in one of five walks
         self.is_ahead = self.confirmer.random() < 0.2
+        self.owing = random.Random(seed)  # of claims of what is owed, in one of three walks
+        self.is_owing = self.owing.random() < 0.33
         self.has_webhooks = self.keeper.random() < 0.1
         machine.configure_short_leases()
         if self.has_reserve:
@@ -867,6 +873,10 @@ class Walk:
         """Choose how far a server's clock is behind the store's."""
         return self.confirmer.choice([0, 1, 60_001, 60_050, 61_000, 10**6]) if self.is_ahead else 0
 
+    def owed(self) -> int:
+        """Choose how much of what is owed is claimed."""
+        return self.owing.choice([0, 1, 2, 5]) if self.is_owing else 0
+
     def waits(self) -> dict[str, Any]:
         """Choose a task's longest waits, or none."""
         if self.retrier.random() < 0.8:
@@ -884,7 +894,7 @@ class Walk:
                 m.enqueue(tenant=choose(NAMES), ids=ids, window=window, more=more)
             case 1:
                 back = self.repeater.choice([0, 1, 2]) if self.repeater.random() < 0.15 else -1
-                m.claim(limit=self.random.randint(1, 6), seed=seed, back=back, behind=self.behind())
+                m.claim(limit=self.random.randint(1, 6), seed=seed, back=back, behind=self.behind(), owed=self.owed())
             case 2:
                 m.settle(chosen=self.settlements(), seed=seed)
             case 3:

@@ -68,7 +68,7 @@ def test_a_task_whose_claim_failed_between_its_writes_is_not_given_twice(queue: 
 def test_tasks_whose_claim_fails_in_the_same_call_are_stored(queue: Queue) -> None:
     queue.client.set(queue.key("runs"), "of another type")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        queue.call("enqueue_and_claim", "w", 1, "", "", "", "ada", "a", b"", b"{}")
+        queue.call("enqueue_and_claim", "w", 1, "", "", "", "", "ada", "a", b"", b"{}")
     queue.client.delete(queue.key("runs"))
     assert queue.enqueue("ada", "a") == ["duplicate\nready"]
     assert [lease.id for lease in queue.claim(2)] == ["a"]

@@ -15,7 +15,7 @@ DAY_MS = 86_400_000
 TIMING = b"any bytes"
 PUTS_IN = {
     "enqueue": ("ada", "a", b"", b"{}"),
-    "enqueue_and_claim": ("w", 1, "", "", "", "ada", "b", b"", b"{}"),
+    "enqueue_and_claim": ("w", 1, "", "", "", "", "ada", "b", b"", b"{}"),
     "open_batch": ("ada", "b", 0, "", "", "", 0),
     "schedule": ("ada", "s", 1, 0, TIMING, packed_template(), "jobs"),
     "set_weight": ("ada", 2000),

@@ -49,7 +49,7 @@ def test_one_call_leaves_what_two_leave(redis_client: redis.Redis, seed: int) ->
 def joined(queue: Queue, *ids: str, limit: int, **asked: Any) -> tuple[list[str], list[str]]:
     """Enqueue and claim; returns the outcomes, and the ids that were leased."""
     parts = [part for id in ids for part in (id, options(**asked), b"{}")]
-    outcomes, claim = queue.call("enqueue_and_claim", "w1", limit, "", "", "", "ada", *parts)
+    outcomes, claim = queue.call("enqueue_and_claim", "w1", limit, "", "", "", "", "ada", *parts)
     return words(outcomes), [each.id for each in leased_in(claim)]
 
 
@@ -72,4 +72,4 @@ def test_no_server_hears_of_tasks_that_are_claimed_at_once(queue: Queue) -> None
 def test_all_is_refused_where_the_tasks_are(queue: Queue) -> None:
     queue.enqueue("ada", "a")
     queue.set_limits("ada", queued=1)
-    refused(queue, "quota_exceeded queued", "enqueue_and_claim", "w1", 1, "", "", "", "ada", "b", b"", b"{}")
+    refused(queue, "quota_exceeded queued", "enqueue_and_claim", "w1", 1, "", "", "", "", "ada", "b", b"", b"{}")

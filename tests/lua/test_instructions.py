@@ -13,7 +13,7 @@ from .calls import Queue, leased_in, options
 from .counting import CountingLua
 
 TENANTS, CALLS, MANY = 300, 10, 50
-MOST = {MANY: {"enqueue": 186, "claim": 469, "settle": 356}, 1: {"enqueue": 1409, "claim": 2165, "settle": 1135}}
+MOST = {MANY: {"enqueue": 186, "claim": 471, "settle": 356}, 1: {"enqueue": 1409, "claim": 2203, "settle": 1135}}
 
 
 @pytest.mark.one_store
@@ -63,14 +63,14 @@ def test_a_task_that_a_worker_waits_for_takes_few_instructions(redis_client: red
     queue, instructions = Queue(lua), 0  # type: ignore[arg-type]
     for n in range(60):
         drawn, lua.instructions = struct.pack("<9d", *(source.random() for _ in range(9))), 0
-        args = (f"w/{n}", 2, "", "", 10, f"t{n % 7}", f"t{n % 7}/{n}", b"", b"{}")
+        args = (f"w/{n}", 2, "", "", 10, "", f"t{n % 7}", f"t{n % 7}/{n}", b"", b"{}")
         _, claim = queue.call("enqueue_and_claim", *args, random_values=drawn)
         instructions += lua.instructions if n >= 40 else 0
         queue.advance(source.randrange(1, 9))
         (lease,) = leased_in(claim)
         queue.settle(("ack", lease.id, lease.lease))
         queue.advance(source.randrange(1, 9))
-    assert instructions / 20 <= 3083
+    assert instructions / 20 <= 3134
 
 
 @pytest.mark.one_store

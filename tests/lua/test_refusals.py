@@ -70,7 +70,8 @@ REFUSED: dict[str, Rows] = {
         "batch_closed batch": [asked(batch="closed"), asked(batch="complete")],
     },
     "claim": {
-        "bad_request limit": [("w", limit) for limit in LIMITS],
+        "bad_request limit": [("w", limit) for limit in LIMITS if limit],
+        "bad_request owed": [("w", 1, "", "", "", owed) for owed in (-1, 501, 1.5, "nan", "many")],
         "bad_request worker": [("w" * 256, 1)],
         "bad_request witness": [("w", 1, "", witness) for witness in WITNESSES],
         "bad_request slots": [("w", 1, "", "", slots) for slots in (-1, 0.5, 10**10, "nan", "inf", "many")],
@@ -261,7 +262,7 @@ REFUSED: dict[str, Rows] = {
     },
     "due_schedules": {"bad_request count": [(count,) for count in (*LIMITS, 101)]},
 }  # fmt: skip
-CLAIM = ("w", 1, "", "", "")
+CLAIM = ("w", 1, "", "", "", "")
 REFUSED["enqueue_and_claim"] = {
     **{refusal: [(*CLAIM, *args) for args in rows] for refusal, rows in REFUSED["enqueue"].items()},
     **{

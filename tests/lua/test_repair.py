@@ -119,7 +119,7 @@ def test_meanwhile_the_queue_gives_nothing_and_takes_no_change(redis_client: red
     (lease,) = queue.claim()
     assert not repair(queue, most=3)
     refused(queue, "repairing queue", "enqueue", "ada", "new", options(), b"{}")
-    refused(queue, "repairing queue", "enqueue_and_claim", "w", 1, "", "", "", "ada", "new", options(), b"{}")
+    refused(queue, "repairing queue", "enqueue_and_claim", "w", 1, "", "", "", "", "ada", "new", options(), b"{}")
     refused(queue, "repairing queue", "settle", "ack", lease.id, lease.lease, "")
     for verb, args in {
         "tick": (1,),

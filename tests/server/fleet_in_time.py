@@ -63,6 +63,7 @@ class Cluster:
     given_s: Counter[str] = field(factory=Counter)  # by the tasks that have ended
     running: dict[str, float] = field(factory=dict)  # tasks, since when
     names: int = 0
+    calls: int = 0
     moved: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # woken as tasks begin, and are settled
     places: tuple[str, ...] = field(init=False)
     models: dict[str, Model] = field(init=False)
@@ -89,7 +90,8 @@ class Cluster:
         primary = self.home[place]
         if primary.is_away or (primary.is_lost and not primary.thawed.is_set()):
             raise Unavailable("no connection to the store")
-        await trio.sleep(RTT_S / 2)
+        self.calls += 1
+        await trio.sleep(RTT_S / 2 + 1e-9 * self.calls)  # calls arrive in the order in which they leave
         done: list[T] = []
         answered = trio.Event()
 
@@ -114,6 +116,15 @@ class Cluster:
         self.added |= {task.id: trio.current_time() for task in tasks}
         self.names += count
         self.nursery.start_soon(self.servers[server].enqueue, tenant, tasks)
+
+    def set_limits(self, tenant: str, **limits: float) -> None:
+        """Set limits of a tenant."""
+        self.models[place_in(self.places, tenant)].change_limits(tenant, limits)
+
+    def set_weight(self, tenant: str, weight: int) -> None:
+        """Set the weight of a tenant."""
+        now_ms = START_MS + round(trio.current_time() * 1000)
+        self.models[place_in(self.places, tenant)].set_weight(now_ms, tenant, 1000 * weight)
 
     def given(self) -> Counter[str]:
         """Return the worker time of each tenant until now."""
@@ -240,18 +251,23 @@ class Server:
                 await trio.sleep(0.25)
 
     async def claim(
-        self, place: str, name: str, limit: int, *, slots: int, again: bool = False, covered: object = None
+        self, place: str, name: str, limit: int, *, slots: int, owed: int, again: bool = False, covered: object = None
     ) -> Claim:
         def carry_out(model: Model, now_ms: int) -> Claim:
             leased = model.claim_again(now_ms, name) if again else []
             number = model.claims.get(name, 0)
             if not leased:
-                leased = model.claim(now_ms, iter(self.random.random, None), name, limit, slots)
+                leased = model.claim(now_ms, iter(self.random.random, None), name, limit, slots, owed)
                 number = model.last_lease
             leases = [
-                Lease(id, number, attempt, most, id.partition("/")[0], 1, 0, 0, b"1") for id, attempt, most in leased
-            ]
-            return Claim(model.settings["lease_ms"], leases, None, now_ms, tenants_weight=int(model.weight_sum))
+                Lease(
+                    id, number, attempt, most, id.partition("/")[0], 1, 0, 0, b"1",
+                    is_guaranteed=id in model.within_guarantee,
+                )
+                for id, attempt, most in leased
+            ]  # fmt: skip
+            lease_ms, weight = int(model.settings["lease_ms"]), int(model.weight_sum)
+            return Claim(lease_ms, leases, None, now_ms, tenants_weight=weight, owed=model.owed)
 
         return await self.cluster.call(place, carry_out)
 

@@ -99,6 +99,45 @@ def test_slots_that_a_server_brings_or_takes_along_change_no_shares() -> None:
     in_time(play)
 
 
+@pytest.mark.parametrize("partitions", [4, 12])
+def test_a_guarantee_holds_against_the_tenants_of_all_partitions(partitions: int) -> None:
+    """The others share the rest, those in its own partition as well."""
+
+    async def play(cluster: Cluster) -> None:
+        cluster.start_server(5)
+        cluster.start_server(5)
+        names = crowd(cluster, *([24 // partitions] * partitions), tasks=200)
+        (guaranteed,) = cluster.tenants(0, 24 // partitions + 1)[-1:]
+        cluster.set_limits(guaranteed, guaranteed=5)
+        cluster.add(guaranteed, 1_000)
+        await trio.sleep(2)
+        given = await cluster.shares(8, [*names, guaranteed])
+        assert 4.6 * 8 < given.pop(guaranteed) < 5.1 * 8
+        due = sum(given.values()) / len(names)
+        assert all(abs(each - due) < LENGTH_S * (3 + 2) for each in given.values()), given
+        assert max(cluster.begun.values()) == 1
+
+    in_time(play, partitions=partitions)
+
+
+def test_a_guaranteed_tenant_alone_in_its_partition_gets_its_share_if_that_is_more() -> None:
+    """And no share beside its guarantee if it is less."""
+
+    async def play(cluster: Cluster) -> None:
+        cluster.start_server(10)
+        names = crowd(cluster, 0, 2, 2, 2, tasks=500)
+        (alone,) = cluster.tenants(0, 1)
+        cluster.add(alone, 1_000)
+        for guaranteed, weight, slots in ((3, 1, 3.0), (1, 6, 5.0)):
+            cluster.set_limits(alone, guaranteed=guaranteed)
+            cluster.set_weight(alone, weight)
+            await trio.sleep(2)
+            given = await cluster.shares(8, [*names, alone])
+            assert given[alone] == pytest.approx(8 * slots, rel=0.08)
+
+    in_time(play)
+
+
 def quiet_waits(wakes: bool, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return how long the tasks of quiet tenants wait in a full queue; `wakes`: their partition is served sooner."""
     waits: list[float] = []

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairq.server.engine.dispatch.queue_accounts import GRAIN_S, QueueAccounts
+from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
+from fairq.server.engine.dispatch.slot_account import GRAIN_S
 
 from .slots_in_time import CLAIM_S, Queue, Slots, Workers, always
 
@@ -220,6 +221,63 @@ def test_a_partition_whose_tenants_come_and_go_is_owed_nothing() -> None:
     given = {name: queue.given_s for name, queue in of.queues.items()}
     due = {"many/2.0": 4 * of.now * (0.5 + 0.9) / 2, "many/2.1": 4 * of.now * (0.5 + 0.1) / 2}
     assert all(abs(given[name] - due[name]) < 0.05 * due[name] for name in due), (given, due)
+
+
+@pytest.mark.parametrize("active", [1, 3, 12])
+def test_a_queue_has_its_part_beside_another_however_many_of_its_partitions_wait(active: int) -> None:
+    names = [f"many/12.{n}" for n in range(12)]
+    queues = {name: Queue(always(0.1), tasks=None if n < active else 0) for n, name in enumerate(names)}
+    of = shared(12, {**queues, "one": Queue(always(0.1))})
+    for n, name in enumerate(names):
+        of.accounts.set_weight(name, 1.0, 0.0, 1_000 if n < active else 0)
+    assert errors(of, {"one": 1.0, **dict.fromkeys(names[:active], 1 / active)}, 30.0) < 0.5
+
+
+def owing(**owed: int) -> QueueAccounts:
+    """Return accounts of a queue with three partitions that wait, and are owed so many slots."""
+    accounts, places = QueueAccounts(), ["many/a", "many/b", "many/c"]
+    accounts.join(places)
+    for place in places:
+        accounts.set_waiting(place, True, 0.0)
+        accounts.owe(place, owed.get(place[-1], 0))
+    return accounts
+
+
+def give(accounts: QueueAccounts, free: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Divide slots and reserve them; returns how many each place got, and how many of these are owed."""
+    places = accounts.waiting(["many/a", "many/b", "many/c"])
+    parts = {place: slots for place, slots in accounts.divide(free, free, places, 0.0).items() if slots}
+    return parts, {place: accounts.reserve(place, slots, 0.0) for place, slots in parts.items()}
+
+
+def test_slots_that_are_owed_go_first_but_for_each_eighth() -> None:
+    parts, due = give(owing(a=20), 16)
+    assert (sum(parts.values()), due["many/a"]) == (16, 14)
+    accounts, others = owing(a=20), 0
+    for n in range(16):
+        parts, due = give(accounts, 1)
+        others += sum(parts.values()) - sum(due.values())
+        assert others == (n + 1) // 8
+        for place in parts:
+            accounts.reserve(place, 0, 0.0)
+        accounts.owe("many/a", 20)
+
+
+def test_of_partitions_that_are_owed_slots_the_one_with_the_fewest_gets_the_next() -> None:
+    accounts = owing(a=9, b=9, c=1)
+    accounts.charge("many/a", 2, 0.0, 0.0, is_guaranteed=True)
+    assert give(accounts, 7)[1] == {"many/a": 2, "many/b": 4, "many/c": 1}
+
+
+def test_a_lease_within_a_guarantee_is_charged_to_the_queue_and_due_again_when_it_ends() -> None:
+    accounts = owing()
+    accounts.join(["many/a", "many/b", "many/c", "one"])
+    accounts.set_waiting("one", True, 0.0)
+    accounts.charge("many/a", 4, 0.0, 0.0, is_guaranteed=True)
+    assert set(accounts.lags("many", 8.0).values()) == {0.0}
+    assert accounts.divide(4, 4, ["many/a", "many/b", "one"], 8.0) == {"many/a": 0, "many/b": 0, "one": 4}
+    accounts.charge("many/a", -1, 0.0, 1.0, is_guaranteed=True)
+    assert accounts.divide(1, 4, ["many/a", "many/b"], 1.0) == {"many/a": 1, "many/b": 0}
 
 
 def test_partitions_of_which_nothing_is_known_get_equally_many_slots() -> None:

@@ -34,6 +34,7 @@ class Held:
     taken: int = 0
     is_pushed: bool = False
     is_unsettled: bool = False
+    is_guaranteed: bool = False
 
 
 @define(eq=False)
@@ -45,15 +46,15 @@ class Side:
     held: dict[TaskKey, Held] = field(factory=dict)
     most_begun: int = field(init=False)
     lasts_s: dict[str, float] = field(factory=lambda: defaultdict(float))  # the last push's, by queue
-    charged: Counter[tuple[str, float]] = field(factory=Counter)  # leases by place and beginning
+    charged: Counter[tuple[str, float, bool]] = field(factory=Counter)  # by place, beginning, and whether guaranteed
     lost: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.most_begun = self.account.most_begun
         self.account.charge_to(self.charge)
 
-    def charge(self, place: str, leases: int, began_at: float) -> None:
-        self.charged[place, began_at] += leases
+    def charge(self, terms: Terms, leases: int) -> None:
+        self.charged[terms.place, terms.began_at, terms.is_guaranteed] += leases
 
     def over_at(self, queue: str, lasts_s: float, now: float) -> float:
         """Say when a lease is over whose time begins now: it never gets shorter than those that are pushed."""
@@ -97,15 +98,22 @@ class AccountMachine(RuleBasedStateMachine):
         side.account.set_credit(credit)
         side.most_begun = max(side.most_begun, credit - side.account.prefetch)
 
-    @rule(of=SIDE, place=st.sampled_from(PLACES), ids=SOME, lasts=st.integers(1, 9))
-    def push(self, of: int, place: str, ids: list[str], lasts: int) -> None:
+    @rule(
+        of=SIDE,
+        place=st.sampled_from(PLACES),
+        ids=SOME,
+        lasts=st.integers(1, 9),
+        guaranteed=st.sets(st.sampled_from(IDS)),
+    )
+    def push(self, of: int, place: str, ids: list[str], lasts: int, guaranteed: set[str]) -> None:
         side, queue, number = self.sides[of], queue_of(place), next(self.numbers)
-        leases = [Lease(id, number, 1, 5, "acme", 0, 0, 0, b"{}") for id in ids]
+        leases = [Lease(id, number, 1, 5, "acme", 0, 0, 0, b"{}", is_guaranteed=id in guaranteed) for id in ids]
         side.account.lease(place, leases, lasts, self.now)
         self.remove(side, *({(queue, id) for id in ids} & side.held.keys()))
         side.lasts_s[queue] = lasts
         for id in ids:
             held = Held(number, lasts, self.now + lasts + OVER_S, self.now, place, is_pushed=True)
+            held.is_guaranteed = id in guaranteed
             self.put(side, (queue, id), held)
 
     @rule(of=SIDE, key=st.sampled_from(KEYS), lasts=st.integers(0, 9), taken=st.integers(0, 2))
@@ -217,7 +225,7 @@ class AccountMachine(RuleBasedStateMachine):
                 key: each.over_at for key, each in held.items()
             }
             assert account.over_at <= min((each.over_at for each in held.values()), default=inf) + OVER_S / 4
-            assert side.charged == Counter((each.place, each.began_at) for each in held.values())
+            assert side.charged == Counter((each.place, each.began_at, each.is_guaranteed) for each in held.values())
 
     @invariant()
     def counts_room(self) -> None:

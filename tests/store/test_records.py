@@ -59,7 +59,7 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     attempts = 25 if task.max_attempts is None else task.max_attempts
     assert lease == (
         task.id, FIRST_LEASE, 1, attempts, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload,
-        False, task.name, "", task.trace, 0,
+        False, task.name, "", task.trace, 0, False,
     )  # fmt: skip
 
 

@@ -92,6 +92,9 @@ class Accounts(Limiting):
         self.idle: set[str] = set()
         self.kept_out: list[tuple[str, int, float, float]] = []
         self.passed_over: set[Tenant] = set()  # by the claim that is under way
+        self.met_awake: set[Tenant] = set()  # on the wake list, by the last claim
+        self.within_guarantee: list[str] = []  # ids of tasks that it leased so
+        self.owed = 0  # how many more it could have leased so
 
     def touch(self, name: str) -> Tenant:
         """Get a tenant to change it: it is seated when the call ends."""

@@ -32,20 +32,28 @@ class Claiming(Batching):
         name: str,
         limit: int,
         slots: int = 0,
+        owed: int = 0,
         witness: float = math.inf,
     ) -> list[tuple[str, int, int]]:
         """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number.
 
-        `name`: of the claim.
+        `name`: of the claim. Before these, it leases up to `owed` of tenants below their guarantees.
         """
         now, limit = self.open(now, witness), min(limit, self.most)
+        owed = min(owed, self.most - limit)
         self.claimed_bytes, self.returned = 0, []
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, first_lease_at(int(now)))
         has_changed, only_reserve_left, self.slots = slots != self.slots, False, slots
-        self.proven_slots = self.leased + limit
+        self.proven_slots = self.leased + limit + owed
         self.passed_over, self.late_of = set(), Counter[Tenant]()
+        self.met_awake, self.within_guarantee = set(), []
         rounds, self.kept_out = 0, [("", self.blocked, now, now)] if self.blocked else []
+        if owed and not self.blocked:
+            picks = self.pick_owed(owed)
+            while picks:
+                picks = [p for p in picks if not self.lease(p, name, now, number, leased)]
+            rounds, limit = 1, limit + len(leased)
         while (
             not self.blocked and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not only_reserve_left
         ):
@@ -60,6 +68,7 @@ class Claiming(Batching):
                 self.passed_over = set()  # no other tenant is left
             else:
                 rounds, only_reserve_left = rounds + 1, self.only_reserve_left
+        self.owed = sum(self.owed_to(t) for t in self.met_awake)
         self.put_back()
         is_short = len(leased) < limit
         if leased:
@@ -68,6 +77,8 @@ class Claiming(Batching):
             self.finish_batches(now)
             if is_short:
                 self.hungry, self.readied = 1, self.readied or (self.servable > 0 and not only_reserve_left)
+            elif owed:
+                self.readied = self.readied or self.servable > 0
             self.close(now)
         self.proven_slots = 0
         return leased
@@ -93,6 +104,7 @@ class Claiming(Batching):
         if b := self.batch_of(p.id):
             b.running += 1
         leased.append((p.id, run.attempt, run.last_attempt))
+        self.within_guarantee += [p.id] * p.is_guaranteed
         return True
 
     def drop_late(self, p: Pick, now: float) -> bool:
@@ -138,5 +150,6 @@ class Claiming(Batching):
         if ids:
             self.close(now)
         self.kept_out = [("", self.blocked, now, now)] if self.blocked else []
+        self.within_guarantee, self.owed = [], 0
         runs = [(id, self.runs[id]) for id in ids]
         return [(id, run.attempt, run.last_attempt) for id, run in runs]

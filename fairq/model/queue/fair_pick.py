@@ -13,6 +13,7 @@ from attrs import define
 from fairq.model.queue.accounts import AWAKE, Accounts, Tenant
 
 FEW, LOOKS, FIRST, REDRAWS, BLOCKS, WIDEST, CURSOR = 16, 2, 4, 4, 8, 64, 4
+OWED_LOOKS = 16
 _TIME = itemgetter(0)
 Line = list[tuple[float, list[Tenant]]]  # of each class, its top and its tenants
 
@@ -24,6 +25,7 @@ class Pick:
     tenant: Tenant
     id: str
     moved: float | None  # None: it was a gift
+    is_guaranteed: bool
 
 
 class Round:
@@ -135,12 +137,14 @@ class FairPick(Accounts):
         passed = []
         for _ in range(min(wanted, len(self.wake))):
             t = self.wake.popleft()
+            self.met_awake.add(t)
             if t in self.passed_over:
                 passed.append(t)
             elif t.slot == AWAKE and self.is_eligible(t) and self.may_wake(t):
                 woken.append(t)
             else:
                 self.touch(t.name).is_on_wake_list = False
+                self.met_awake.remove(t)
         self.wake.extend(passed)
         return woken
 
@@ -153,11 +157,53 @@ class FairPick(Accounts):
         if woken and not (is_behind and next(random_values) < chance):
             t = woken.popleft()
             t.is_on_wake_list = False
+            self.met_awake.remove(t)
             return t
         if best and not is_full:
             self.level = max(self.level, self.vtime_of(best))
             del round.first()[0]
         return best
+
+    def pick_owed(self, wanted: int) -> list[Pick]:
+        """Serve tenants of the wake list that are below their guarantees alone."""
+        woken, again, others, picks = self.pop_woken(wanted + OWED_LOOKS), 0, list[Tenant](), list[Pick]()
+        while len(picks) < wanted and woken and self.cost < self.costly:
+            t = woken.popleft()
+            if self.is_guaranteed(t):
+                t.is_on_wake_list = False
+                self.met_awake.remove(t)
+                again += self.serve(t, picks, woken)
+            else:
+                others.append(t)
+        self.keep_woken(woken, again)
+        self.wake.extendleft(reversed(others))
+        return picks
+
+    def serve(self, t: Tenant, picks: list[Pick], woken: deque[Tenant]) -> bool:
+        """Serve a tenant, or have it repay a loan; returns whether it takes another turn, behind the woken ones."""
+        self.cost += t not in self.touched and t.ready.has_groups
+        self.touch(t.name)
+        if t.loan and not self.repay(t):
+            return False
+        self.lend(t)
+        if t.cause and t.name not in {name for name, *_ in self.kept_out}:
+            self.kept_out.append((t.name, t.cause, t.out_at, t.let_in_at))
+        picks.append(Pick(t, t.ready.popleft(), self.charge(t), self.is_guaranteed(t)))
+        self.count_lease(t, 1)
+        self.spend(t, 1)
+        self.recount(t)
+        takes_another = t.is_servable and self.is_guaranteed(t)
+        if takes_another:
+            woken.append(t)
+            t.is_on_wake_list = True
+            self.met_awake.add(t)
+        return takes_another
+
+    def keep_woken(self, woken: deque[Tenant], again: int) -> None:
+        """Put those that were not served back to the head of the wake list, and the last `again` to its end."""
+        unserved = [woken.popleft() for _ in range(len(woken) - again)]
+        self.wake.extendleft(reversed(unserved))
+        self.wake.extend(woken)
 
     def pass_over(self, t: Tenant) -> None:
         """Drop a tenant that had no task to give; it had its turn."""
@@ -181,26 +227,12 @@ class FairPick(Accounts):
             t = self.pick(woken, round, random_values)
             if t is None:
                 break
-            self.cost += t not in self.touched and t.ready.has_groups
-            self.touch(t.name)
-            if t.loan and not self.repay(t):
-                self.give_back(round, t)
-                continue
-            self.lend(t)
-            round.wanted, round.kept = round.wanted - 1, round.kept - (t.slot > 0 and round.room_of(t) > 0)
-            if t.cause and t.name not in {name for name, *_ in self.kept_out}:
-                self.kept_out.append((t.name, t.cause, t.out_at, t.let_in_at))
-            picks.append(Pick(t, t.ready.popleft(), self.charge(t)))
-            self.count_lease(t, 1)
-            self.spend(t, 1)
-            self.recount(t)
+            room, before = t.slot > 0 and round.room_of(t) > 0, len(picks)
+            again += self.serve(t, picks, woken)
+            if len(picks) > before:
+                round.wanted, round.kept = round.wanted - 1, round.kept - room
             self.give_back(round, t)
-            if t.is_servable and self.is_guaranteed(t):
-                woken.append(t)
-                t.is_on_wake_list, again = True, again + 1
-        unserved = [woken.popleft() for _ in range(len(woken) - again)]
-        self.wake.extendleft(reversed(unserved))
-        self.wake.extend(woken)
+        self.keep_woken(woken, again)
         self.only_reserve_left = not picks and not has_popped and self.is_full() and not self.passed_over
         self.is_empty = not picks and not has_popped
         return picks

@@ -79,6 +79,12 @@ class Limiting:
         """True if the tenant has fewer leases than it is guaranteed."""
         return t.leased < self.limit(t, "guaranteed")
 
+    def owed_to(self, t: Tenant) -> int:
+        """Return how many more leases the tenant is owed within its guarantee."""
+        if not self.is_guaranteed(t) or not self.is_eligible(t):
+            return 0
+        return int(min(len(t.ready), self.limit(t, "guaranteed") - t.leased))
+
     def meter(self, t: Tenant) -> None:
         """Block a tenant without tokens, or let it in again."""
         rate, burst = self.limit(t, "rate"), self.limit(t, "burst")

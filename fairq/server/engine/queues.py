@@ -24,6 +24,7 @@ from fairq.model.places import queue_of
 from fairq.server.engine.dispatch.capacity import Pool
 from fairq.server.engine.dispatch.dispatcher import Dispatcher
 from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
+from fairq.server.engine.dispatch.worker_account import Terms
 from fairq.server.engine.long_poll import LongPolls
 from fairq.server.engine.net.connection import Connection
 from fairq.server.engine.net.server_slots import Offer, PoolSize, ServerSlots, offers_of
@@ -233,8 +234,9 @@ class Queues:
             for place in pool.places:
                 self.dispatchers[place].alone.offer(connection)
 
-    def _charge(self, place: str, leases: int, began_at: float) -> None:
-        self.accounts.charge(place, leases, began_at, turn_time())
+    def _charge(self, terms: Terms, leases: int) -> None:
+        is_guaranteed = terms.is_guaranteed
+        self.accounts.charge(terms.place, leases, terms.began_at, turn_time(), is_guaranteed=is_guaranteed)
 
     def place_of(self, queue: str, id: str) -> str:
         """Return where a task is, as far as this server knows."""

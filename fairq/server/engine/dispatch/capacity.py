@@ -159,6 +159,7 @@ class QueueCapacity:
     own: Capacity = field(factory=Capacity, init=False)
     shared: list[Pool] = field(factory=list, init=False)
     reserved: dict[Worker, int] = field(factory=dict, init=False)  # slots for the claim under way
+    owed: int = field(default=0, init=False)  # of these, those for tenants below their guarantees alone
     weight: float = field(default=1.0, init=False)  # of the queue, by its last claim
     is_by_count: bool = field(default=False, init=False)  # its tenants share tasks, by its last claim
 
@@ -185,7 +186,7 @@ class QueueCapacity:
 
     def reserve(self, tasks: int) -> None:
         """Reserve slots for up to `tasks` tasks, so that no other queue uses them."""
-        self.reserved = self.own.share(tasks)
+        self.reserved, self.owed = self.own.share(tasks), 0
         for worker, share in self.reserved.items():
             worker.account.reserved += share
         if self.shared:
@@ -199,7 +200,7 @@ class QueueCapacity:
             for worker, share in some.items():
                 worker.account.reserved += share
             reserved += sum(some.values())
-            self.accounts.reserve(self.place, reserved, turn_time())
+            self.owed += self.accounts.reserve(self.place, reserved, turn_time())
             shares |= some
 
     def release(self) -> dict[Worker, int]:
@@ -213,7 +214,7 @@ class QueueCapacity:
         """Free the slots of a worker that leaves: it may serve other places before the claim under way is answered."""
         worker.account.reserved -= self.reserved.pop(worker, 0)
 
-    def apply_weight(self, competing: float = 0) -> None:
+    def apply_weight(self, competing: float | None = None) -> None:
         """Set the weight of this queue in the account of the queues; `competing` as in `QueueAccounts.set_weight`."""
         self.accounts.set_weight(self.place, self.weight, turn_time(), competing, is_by_count=self.is_by_count)
 

@@ -71,10 +71,10 @@ class ClaimCalls:
 
         A fault of ours is logged, and fails the claim.
         """
-        shares = self.capacity.reserved
-        wanted = max(1, sum(shares.values()))
+        shares, owed = self.capacity.reserved, self.capacity.owed
+        wanted = max(1, sum(shares.values())) - owed
         try:
-            claim = await self._claim(wanted, slots)
+            claim = await self._claim(wanted, owed, slots)
             if has_succeeded := claim is not None:
                 now = turn_time()
                 was_first = self.claiming.answered(len(claim.leases) < wanted, now)
@@ -95,7 +95,7 @@ class ClaimCalls:
             self._cancelled.clear()
         return has_succeeded
 
-    async def _claim(self, wanted: int, slots: int) -> Claim | None:
+    async def _claim(self, wanted: int, owed: int, slots: int) -> Claim | None:
         """Claim under a new name, or again under the last one if the outcome is unknown; None if that fails.
 
         Then the reserved slots are free for the tasks.
@@ -105,7 +105,9 @@ class ClaimCalls:
             self._claims += 1
         name = f"{self.server}/{self._claims}"
         try:
-            claim = await self.store.claim(self.place, name, wanted, slots=slots, again=again, covered=self.covered)
+            claim = await self.store.claim(
+                self.place, name, wanted, slots=slots, owed=owed, again=again, covered=self.covered
+            )
             if self._failed_at:
                 log.info("claims succeed again", queue=self.queue, after_s=round(turn_time() - self._failed_at, 1))
                 self._failed_at = 0.0
@@ -147,6 +149,7 @@ class ClaimCalls:
         self.clock.set(claim.now_ms, now)
         self.capacity.weight, self.capacity.is_by_count = claim.queue_weight, claim.is_by_count
         if self.capacity.shared:
+            self.capacity.accounts.owe(self.place, claim.owed)
             self.capacity.apply_weight(claim.tenants_weight)
         self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
         if claim.tick_in_ms is not None:

@@ -6,7 +6,8 @@ channel, by the ticker).
 
     claiming.py        when the next claim leaves, and for how many tasks
     capacity.py        which workers have room
-    queue_accounts.py  which queue gets a free slot of workers that serve several
+    queue_accounts.py  which queue gets a free slot of workers that serve several, and which partition of it
+    slot_account.py    an account of such a queue or partition, and how free slots are divided among them
     dispatcher.py      hears of tasks and workers, and begins claims
     claim_calls.py     the claim itself, and what its answer changes
     handing_out.py     which worker gets which task

@@ -28,9 +28,10 @@ class Terms:
     is_pushed: bool = True  # here, in the order of the account's leases
     has_progress: bool = False  # which was reported
     place: str = ""  # where its tasks are; empty: unknown, and nothing is charged for it
+    is_guaranteed: bool = False  # they are within the guarantees of their tenants
 
 
-Charge = Callable[[str, int, float], None]
+Charge = Callable[[Terms, int], None]
 Ended = tuple[int, Terms]  # a lease: its number and its terms
 
 
@@ -42,8 +43,8 @@ class WorkerAccount:
     the numbers of those it holds, by queue and id, and `terms` likewise; `reserved`: how many a claim under way may
     bring. `owners` is shared by all accounts of a server: it maps a task to the owner of the account with its lease
     (`owner` is this account's). A lease that is neither settled nor renewed within its time plus OVER_S leaves the
-    account by itself, and `is_freed` is set. `charge(place, leases, when they began)`, if there is one, is called with
-    the leases that begin, and with -1 for each that ends. Leases that the worker has settled, but the store has not,
+    account by itself, and `is_freed` is set. `charge(terms, leases)`, if there is one, is called with the number of
+    leases that begin, and with -1 for each that ends. Leases that the worker has settled, but the store has not,
     take no room, as many as it has credit: their primary may be away for long.
     """
 
@@ -75,7 +76,7 @@ class WorkerAccount:
         for each, leases in ((self.charge, -1), (charge, 1)):
             if each:
                 for terms in self.terms.values():
-                    each(terms.place, leases, terms.began_at)
+                    each(terms, leases)
         self.charge = charge
 
     @property
@@ -100,8 +101,14 @@ class WorkerAccount:
         numbers = {(queue, each.id): each.lease for each in leases}
         self.drop(*self.held.keys() & numbers)  # earlier leases of the tasks, which are lost
         self._put(numbers, terms)
+        guaranteed = [(queue, each.id) for each in leases if each.is_guaranteed]
+        if guaranteed:
+            self.terms |= dict.fromkeys(guaranteed, evolve(terms, is_guaranteed=True))
         if self.charge:
-            self.charge(place, len(numbers), now)
+            if len(guaranteed) < len(numbers):
+                self.charge(terms, len(numbers) - len(guaranteed))
+            if guaranteed:
+                self.charge(self.terms[guaranteed[0]], len(guaranteed))
 
     def _put(self, numbers: Mapping[TaskKey, int], terms: Terms) -> None:
         self.held |= numbers
@@ -121,8 +128,9 @@ class WorkerAccount:
         self._unsettled.discard(key)
         if self.charge:
             self._charge_ends(self.charge, self.terms.keys() & {key})
-            self.charge(terms.place, 1, now)
-        self._put({key: lease}, evolve(terms, is_pushed=False, began_at=now))
+        self._put({key: lease}, evolve(terms, is_pushed=False, is_guaranteed=False, began_at=now))
+        if self.charge:
+            self.charge(self.terms[key], 1)
         self._restart(key, now)
 
     def _restart(self, key: TaskKey, now: float) -> None:
@@ -196,7 +204,7 @@ class WorkerAccount:
 
     def _charge_ends(self, charge: Charge, keys: Iterable[TaskKey]) -> None:
         for key in keys:
-            charge(self.terms[key].place, -1, self.terms[key].began_at)
+            charge(self.terms[key], -1)
 
     def _remove(self, keys: Collection[TaskKey]) -> None:
         if self.charge:
