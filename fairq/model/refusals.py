@@ -33,6 +33,11 @@ def refusal(text: str) -> FairqError | None:
     return from_code(code, f"{message}; try again in {wait_ms / 1000:g} s", where, wait_ms)
 
 
+def partitions_without_reserve(field: str) -> BadRequest:
+    """Make the refusal of a reserve for a queue with partitions."""
+    return BadRequest("a queue with partitions has no reserve: set reserve to 0, or keep one partition", field=field)
+
+
 def other_tenant() -> Forbidden:
     """Make the refusal of a tenant's token that names another tenant."""
     return Forbidden("tenant tokens may use their own tenant only", field="tenant")

@@ -27,6 +27,7 @@ from fairq.errors import BadRequest
 from fairq.model.checks import check_int
 from fairq.model.history import OTHERS
 from fairq.model.places import queue_of
+from fairq.model.refusals import partitions_without_reserve
 from fairq.store.backup_kinds import KINDS, Line
 from fairq.store.backup_lines import FORMATS
 from fairq.store.partitions import MAX_PARTITIONS, Places, place_in, places_of, siblings
@@ -93,12 +94,14 @@ class Layout:
                 self._tenants.append(_entry(line["queue"], line["tag"]) | new)
 
     def end(self) -> None:
-        """Number the tenants."""
+        """Number the tenants. Raises: BadRequest for a queue with a reserve."""
         self._tenants = array("Q", sorted(set(self._tenants)))
         old = next(iter(self._states), "")
         states = [self._states[place] for place in siblings(old) if place in self._states] if old else []
         if states:
             own = {name: value for name, value in states[0].get("settings", {}).items() if name != "partitions"}
+            if len(self.places) > 1 and own.get("reserve"):
+                raise partitions_without_reserve("partitions")
             settings = own | ({"partitions": count} if (count := len(self.places)) > 1 else {})
             self._joined = _joined(states) | {"numbers": len(self._tenants), "settings": settings}
 
@@ -225,7 +228,7 @@ class Placing:
             layout.learn(line)
 
     def end(self) -> None:
-        """Prepare to place lines. Raises: BadRequest if a queue is not in the backup."""
+        """Prepare to place lines. Raises: BadRequest if a queue is not in the backup, or has a reserve."""
         for queue, layout in self.layouts.items():
             if not layout.is_known:
                 raise BadRequest(f"partitions: the backup has no queue {queue:.80}", field="partitions")

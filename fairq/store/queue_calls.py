@@ -18,6 +18,7 @@ from fairq.model.limits import Limits, OpeningHours
 from fairq.model.operator_views import PartitionRow
 from fairq.model.places import AwayPartition, partition_of, queue_of
 from fairq.model.queues import QueueSettings, QueueState, Repair, Tick, stored_setting
+from fairq.model.refusals import partitions_without_reserve
 from fairq.model.tenants import TenantPage, TenantState
 from fairq.model.texts import say_moment
 from fairq.store import keys
@@ -116,10 +117,13 @@ class QueueCalls(Calls):
     async def configure(self, queue: str, changes: Mapping[str, str | float], if_version: str = "") -> QueueSettings:
         """Change settings of the queue, in each place atomically; returns the old ones.
 
-        Raises: StaleVersion; NotEmpty if it exists with another number of partitions.
+        Raises: StaleVersion; BadRequest for a reserve of several partitions; NotEmpty if it exists with another number.
         """
+        partitions = int(changes.get("partitions", 1))
+        if changes.get("reserve") and max(partitions, len(await self.registry.places(queue))) > 1:
+            raise partitions_without_reserve("settings.reserve")
         if "partitions" in changes:
-            await self._partition(queue, int(changes["partitions"]))
+            await self._partition(queue, partitions)
         return await self._configure(queue, changes, if_version=if_version)
 
     async def _partition(self, queue: str, partitions: int) -> None:

@@ -616,6 +616,19 @@ async def test_an_operator_chooses_the_number_of_partitions_of_a_new_queue(serve
         }
 
 
+async def test_a_queue_with_partitions_takes_no_reserve(served: Served) -> None:
+    """Its primaries do not know which slots are kept. A queue is not made by a change that is refused."""
+    async with raw(served, OPERATOR) as operator:
+        for queue, settings in (("new", {"partitions": 3, "reserve": 20}), (Q, {"reserve": 1, "lease_ms": 5_000})):
+            if queue == Q:
+                await operator.ask("configure", queue=Q, settings={"partitions": 3, "reserve": 0})
+            with pytest.raises(Refused, match=r"bad_request settings\.reserve.*has no reserve"):
+                await operator.ask("configure", queue=queue, settings=settings)
+        (row,) = (await operator.ask("queues"))["queues"]
+        assert (row["queue"], row["settings"]["reserve"], row["settings"]["lease_ms"]) == (Q, 0, 30_000)
+        await operator.ask("configure", queue="one", settings={"reserve": 20, "partitions": 1})
+
+
 async def test_a_store_gets_a_new_version_with_its_first_partitions_and_no_older_server_then(
     served: Served, redis_store: redis.Redis
 ) -> None:

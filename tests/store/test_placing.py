@@ -269,6 +269,16 @@ async def test_a_change_that_broke_off_is_restored_as_it_was_shown(store: Store,
     assert (await store.queue("restored")).ready == len(TENANTS)
 
 
+async def test_a_queue_with_a_reserve_is_not_divided(store: Store) -> None:
+    await store.registry.make("original", "")
+    await store.configure("original", {"reserve": 20})
+    with raises_for("partitions", match="has no reserve"):
+        await restored(store, "original", "restored", 4)
+    assert not await store.registry.exists("restored")
+    await restored(store, "original", "restored", 1)
+    assert (await store.queue("restored")).settings.reserve == 20
+
+
 async def test_a_lease_number_that_stood_in_two_places_opens_only_its_own_task(store: Store) -> None:
     places = await store.registry.make("many", "", partitions=4)
     tenants = [next(each for each in TENANTS if place_in(places, each) == place) for place in places[:2]]

@@ -143,13 +143,6 @@ class Dispatcher:
         """How many slots are attached to the queue: each worker's whole credit, even if it has other queues too."""
         return self.room.offered + self.elsewhere(self.queue)
 
-    @property
-    def _slots_here(self) -> int:
-        """How many of these slots are for this place: a partition has the part that its tenants have."""
-        if not self.capacity.shared:
-            return self.slots
-        return max(1, round(self.slots * self.accounts.part(self.place)))
-
     async def wait_empty(self) -> bool:
         """Wait for a claim that finds fewer tasks than there is room for; returns False if none has in a second."""
         self.notify()  # a claim that is under way does not count
@@ -275,12 +268,12 @@ class Dispatcher:
 
     async def _end(self, nursery: trio.Nursery) -> None:
         if self.claiming.phase is Phase.IN_DOUBT:
-            await self.claims.carry_out(self._slots_here, nursery)
+            await self.claims.carry_out(self.slots, nursery)
         call_from_end(self.stopped.set)
 
     async def _claim(self, nursery: trio.Nursery) -> None:
         """Claim, and decide again."""
-        if not await self.claims.carry_out(self._slots_here, nursery) and not self.claiming.is_stopping:
+        if not await self.claims.carry_out(self.slots, nursery) and not self.claiming.is_stopping:
             self._set_late()
             await in_task()
             await trio.sleep(_RETRY_S)
