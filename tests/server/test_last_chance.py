@@ -168,7 +168,7 @@ async def offer_nothing(served: Served, ada: Raw, worker: Raw) -> None:
 
 
 async def drain(served: Served, ada: Raw, worker: Raw) -> None:
-    served.app.worker_registry.dismiss("w", {served.app.name: trio.current_time()})
+    served.app.worker_registry.dismiss("w", 0)
 
 
 async def end(served: Served, ada: Raw, worker: Raw) -> None:

@@ -11,8 +11,7 @@ missing answer is not a "no".
 | HOLDERS | [queue, id, lease number], ... | [queue, id, lease number, worker], ... of those that its workers hold |
 | WORKER | name, count, queues or null | its workers of that name: [fields of WorkerState after `server`], ...; |
 | | | and their leases: [queue, id, lease number, attached_at_ms of the worker], ... |
-| CLOCK | | the time (s) by its own clock, which no other server knows |
-| DISMISS | name, for each server a time by its clock | how many workers that attached up to then it has dismissed |
+| DRAIN | name, the least time since it attached (s) | how many workers it has dismissed |
 | ATTEMPTS | queue, fields of AttemptFilter, count | attempts that run, and that ended: [fields of Seen, worker], ... |
 | QUEUES | queue, ... | those that its workers take tasks of |
 | LAGS | queue | by how much worker time it has each partition behind its part: {place: s} |
@@ -36,7 +35,7 @@ from fairq.store.store import Store
 log = structlog.get_logger("fairq.server")
 
 ANSWER_S = 0.5  # how long a question waits for answers
-HOLDERS, WORKER, CLOCK, DISMISS, ATTEMPTS = "holders", "worker", "clock", "dismiss", "attempts"
+HOLDERS, WORKER, DRAIN, ATTEMPTS = "holders", "worker", "drain", "attempts"
 QUEUES, LAGS, WAITS = "queues", "lags", "waits_of"
 
 

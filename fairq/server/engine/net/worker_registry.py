@@ -10,11 +10,8 @@ since the clocks of workers may be wrong.
 - The store also counts how often a worker attaches: of the connections of one run the last one stays.
 
 Servers tell each other by a channel. A message may come twice, or so late that the worker has attached again: the
-attach's number shows it. It may be lost: then leases expire, as without superseding.
-
-The order to drain a worker is a question to all servers (questions.py), and is repeated until all have answered. It
-may come late too, and must leave a worker that attached meanwhile: that one would end with code 0, and no supervisor
-would start it again. So each server is first asked for its time, and dismisses workers that attached up to then.
+attach's number shows it. It may be lost: then leases expire, as without superseding. The order to drain a worker is a
+question to all servers (questions.py), and is repeated until all have answered.
 
 Each server also writes the list of its workers under a key that expires, so that any server can list all workers.
 
@@ -45,7 +42,7 @@ from fairq.model.tasks import Action
 from fairq.model.workers import LeaseKey, WorkerState
 from fairq.server.engine.net.connection import AttachOrder, Connection
 from fairq.server.engine.net.drained_names import DrainedNames
-from fairq.server.engine.net.questions import CLOCK, DISMISS, WORKER, Questions
+from fairq.server.engine.net.questions import DRAIN, WORKER, Questions
 from fairq.server.engine.net.server_slots import ServerSlots
 from fairq.server.engine.net.silent_workers import MAX_REPORTED, Silence, SilentWorkers
 from fairq.store.store import Store
@@ -108,8 +105,7 @@ class WorkerRegistry:
     def __attrs_post_init__(self) -> None:
         self.silent = SilentWorkers(self._attached, lambda: self._changed.set())
         self.questions.answers[WORKER] = lambda asked: self.named_here(*asked)
-        self.questions.answers[CLOCK] = lambda _: trio.current_time()
-        self.questions.answers[DISMISS] = lambda asked: self.dismiss(*asked)
+        self.questions.answers[DRAIN] = lambda asked: self.dismiss(*asked)
 
     async def run(self) -> None:
         """Write the list of attached workers soon after it has changed and every _WRITE_S, until cancelled."""
@@ -234,37 +230,26 @@ class WorkerRegistry:
         """Dismiss the workers of a name, here and at the other servers; returns how many are known."""
         listed, unread = await self.all_workers()
         began = trio.current_time()
-        times = (await self.questions.ask(CLOCK, None, of_all=True)).by_server
-        dismissed, unanswered = await self.questions.ask(DISMISS, [worker, times])
+        dismissed, unanswered = await self.questions.ask(DRAIN, [worker, 0])
         if unanswered:
-            self.nursery.start_soon(self._repeat, worker, began, times)
+            self.nursery.start_soon(self._repeat, worker, began)
         known = sum(each.worker == worker for each in listed)
         return known + sum(int(dismissed.get(server, 0)) for server in unread)
 
-    async def _repeat(self, worker: str, began: float, times: Mapping[str, float]) -> None:
-        """Repeat an order to drain until all servers with workers have answered, at most _REPEATS times.
-
-        `times`: when it began, by the clocks of those servers that said what time it was.
-        """
+    async def _repeat(self, worker: str, began: float) -> None:
+        """Repeat an order to drain until all servers with workers have answered, at most _REPEATS times."""
         for _ in range(_REPEATS):
             await trio.sleep(_REPEAT_S)
             try:
-                later = (await self.questions.ask(CLOCK, None)).by_server
-                ago = trio.current_time() - began
-                times = {**{server: time - ago for server, time in later.items()}, **times}
-                if not (await self.questions.ask(DISMISS, [worker, times])).unanswered:
+                if not (await self.questions.ask(DRAIN, [worker, trio.current_time() - began])).unanswered:
                     return
             except FairqError as error:
                 log.debug("cannot repeat the order to drain a worker", error=error.message)
         log.warning("a server did not confirm the drain of a worker", worker=worker)
 
-    def dismiss(self, worker: str, times: Mapping[str, float]) -> int | None:
-        """Dismiss the workers of a name that attached here up to this server's time, if that is given.
-
-        Returns how many it dismissed.
-        """
-        if (by := times.get(self.server)) is None:
-            return None
+    def dismiss(self, worker: str, ago_s: float) -> int:
+        """Dismiss the workers of a name here that attached at least `ago_s` ago; returns how many it dismissed."""
+        by = trio.current_time() - ago_s
         leaving = [
             each
             for (_, name), connections in self._connections.items()
