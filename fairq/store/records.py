@@ -67,8 +67,7 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
 
     In the head: the leases' number (third), ids with kept results (fourth), ids within guarantees (twelfth).
     """
-    leases, number, wanting, guaranteed = [], reply[2], set(reply[3]), set(reply[11])
-    values = iter(reply[CLAIM_HEAD:])
+    leases, number, wanting, values = [], reply[2], set(reply[3]), iter(reply[CLAIM_HEAD:])
     for packed_id, attempt, last_attempt, record in zip(values, values, values, values, strict=True):
         id = packed_id.decode()
         tenant, enqueued_at, start_at, expires_at, payload, name, trace, limit = unpack_record(record)
@@ -78,7 +77,9 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
             uncounted = last_attempt - limit if last_attempt > 0 else -last_attempt
             more = packed_id in wanting, name, webhook_in(id), trace, uncounted
             lease = Lease(id, number, attempt, max(last_attempt, 0), *lease[4:9], *more)
-        leases.append(lease._replace(is_guaranteed=True) if packed_id in guaranteed else lease)
+        leases.append(lease)
+    if guaranteed := set(map(bytes.decode, reply[11])):
+        return [each._replace(is_guaranteed=each.id in guaranteed) for each in leases]
     return leases
 
 
