@@ -138,6 +138,26 @@ def test_a_guaranteed_tenant_alone_in_its_partition_gets_its_share_if_that_is_mo
     in_time(play)
 
 
+def test_tenants_that_return_beside_a_guaranteed_one_take_no_more_than_their_part() -> None:
+    """The guaranteed one is alone in its partition."""
+
+    async def play(cluster: Cluster) -> None:
+        cluster.start_server(5)
+        cluster.start_server(5)
+        names = [*crowd(cluster, 0, 2, 2, tasks=500), *cluster.tenants(3, 2)]
+        (guaranteed,) = cluster.tenants(0, 1)
+        cluster.set_limits(guaranteed, guaranteed=3)
+        cluster.add(guaranteed, 1_000)
+        await trio.sleep(20)
+        for name in names[-2:]:
+            cluster.add(name, 500)
+        given = await cluster.shares(8, names)
+        due = sum(given.values()) / len(names)
+        assert all(abs(each - due) < LENGTH_S * (3 + 2) for each in given.values()), given
+
+    in_time(play)
+
+
 def quiet_waits(wakes: bool, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return how long the tasks of quiet tenants wait in a full queue; `wakes`: their partition is served sooner."""
     waits: list[float] = []

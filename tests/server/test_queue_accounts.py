@@ -280,6 +280,23 @@ def test_a_lease_within_a_guarantee_is_charged_to_the_queue_and_due_again_when_i
     assert accounts.divide(1, 4, ["many/a", "many/b"], 1.0) == {"many/a": 1, "many/b": 0}
 
 
+def test_a_partition_saves_nothing_up_beside_one_with_guaranteed_tenants_alone() -> None:
+    """Such a one is exempt: its account stands still, and is no measure for the others, until it begins anew."""
+    accounts = owing(a=3)
+    accounts.charge("many/a", 3, 0.0, 0.0, is_guaranteed=True)
+    for place, competing in (("many/a", 0), ("many/b", 1_000), ("many/c", 1_000)):
+        accounts.set_weight(place, 1.0, 0.0, competing)
+    accounts.set_waiting("many/c", False, 0.0)
+    accounts.charge("many/b", 4, 0.0, 0.0)
+    accounts.set_waiting("many/c", True, 60.0)
+    assert accounts.lags("many", 60.0) == {"many/b": 0.0, "many/c": 0.0}
+    accounts.charge("many/a", -3, 0.0, 60.0, is_guaranteed=True)
+    accounts.reserve("many/a", 3, 60.0)
+    accounts.reserve("many/a", 0, 60.0)
+    accounts.set_weight("many/a", 1.0, 60.0, 0)
+    assert set(accounts.lags("many", 60.0).values()) == {0.0}
+
+
 def test_partitions_of_which_nothing_is_known_get_equally_many_slots() -> None:
     accounts, places = QueueAccounts(), [f"many/12.{n}" for n in range(12)]
     accounts.join(places)

@@ -33,7 +33,7 @@ Guarantees go before shares, whatever partitions their tenants are in. A claim s
 slots seven of eight go where leases are owed, and serve no other tenants. The queue as a whole pays for such leases,
 not the account of the partition, or the tenants beside them would get less than others. While no tenant competes in a
 partition, its next slot by the accounts would be its guaranteed tenants', too: so their leases count there, and the
-partition begins to wait anew until one competes.
+partition, which is *exempt* from the others' accounts, begins to wait anew when that is over.
 
 The slots of workers with one queue are that queue's own: they are not counted. A server counts what it gave itself.
 Each server does so alone: over all servers a queue may be behind by a lease for each.
@@ -101,7 +101,7 @@ class QueueAccounts:
 
     def _level(self, name: str, now: float) -> float:
         """Return the virtual time at which one begins to wait: the least of those that wait, or the most of all."""
-        beside = self._beside(name)
+        beside = [each for each in self._beside(name) if not each.is_exempt]
         waiting = [each.at(now) for each in beside if each.waits]
         return min(waiting) if waiting else max((each.at(now) for each in beside), default=0.0)
 
@@ -128,7 +128,7 @@ class QueueAccounts:
     def _set_competing(self, place: str, account: Account, weight: float, now: float) -> None:
         account.competing = weight or account.competing
         was_exempt, account.is_exempt = account.is_exempt, not weight and account.guaranteed + account.owed > 0
-        if was_exempt and weight:
+        if was_exempt and not account.is_exempt:
             account.raise_to(self._level(place, now), now)
 
     def part(self, place: str) -> float:
@@ -219,9 +219,13 @@ class QueueAccounts:
     def lags(self, queue: str, now: float) -> dict[str, float]:
         """Return by how much worker time each partition of a queue that waits is behind its part, in seconds.
 
-        Together they are 0: those that are ahead have negative ones.
+        Together they are 0: those that are ahead have negative ones. One that is exempt has no part.
         """
-        accounts = {name: each for name, each in self._queues.items() if each.waits and queue_of(name) == queue}
+        accounts = {
+            name: each
+            for name, each in self._queues.items()
+            if each.waits and not each.is_exempt and queue_of(name) == queue
+        }
         weight = sum(each.weight for each in accounts.values())
         mean = sum(each.at(now) * each.weight for each in accounts.values()) / weight if accounts else 0.0
         return {name: (mean - each.at(now)) * each.weight for name, each in accounts.items()}
