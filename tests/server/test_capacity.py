@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairq.server.engine.dispatch.capacity import Capacity, Worker, free_of
+from fairq.server.engine.dispatch.capacity import Capacity, Pool, QueueCapacity, Worker, free_of
+from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
 from fairq.server.engine.dispatch.worker_account import WorkerAccount
 
 from .fake_worker import FakeWorker
@@ -91,3 +92,20 @@ def test_thousands_of_full_workers_are_asked_once() -> None:
     full[7].account.held.clear()
     room.changed(full[7])
     assert room.share(150) == {full[7]: 1}
+
+
+async def test_slots_that_are_owed_are_counted_once_by_pools_and_until_they_are_released() -> None:
+    """Each pool of workers may have some of them."""
+    accounts, places = QueueAccounts(), ("many/2.0", "many/2.1")
+    room = QueueCapacity(places[0], accounts)
+    for served in (places, (*places, "other")):
+        pool = Pool(served, accounts)
+        accounts.join(served)
+        room.shared.append(pool)
+        pool.join(idler(4))
+    accounts.set_waiting(places[0], True, 0.0)
+    accounts.owe(places[0], 3)
+    room.reserve(8)
+    assert (sum(room.reserved.values()), room.owed) == (8, 3)
+    room.release()
+    assert (room.reserved, room.owed) == ({}, 0)

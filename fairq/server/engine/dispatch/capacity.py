@@ -205,7 +205,7 @@ class QueueCapacity:
 
     def release(self) -> dict[Worker, int]:
         """Release the reserved slots, and return them: call `freed` once the tasks are on workers' accounts."""
-        shares, self.reserved = self.reserved, {}
+        shares, self.reserved, self.owed = self.reserved, {}, 0
         for worker, share in shares.items():
             worker.account.reserved -= share
         return shares
