@@ -154,8 +154,8 @@ class Simulation:
         """Begin the claims for which there are slots."""
         server.has_turn, free = False, server.slots - server.used
         places = server.accounts.waiting(server.places)
-        parts = server.accounts.divide(free, server.slots, places, self.now) if free else {}
-        for place, part in parts.items():
+        parts, _ = server.accounts.divide(free, server.slots, places, self.now)
+        for place, part in parts.items() if free else ():
             claiming = server.claims[place]
             if claiming.phase.name == "CLAIMING":
                 continue

@@ -91,7 +91,8 @@ class Slots:
             waiting = self.accounts.waiting(each.names)
             if each.used >= each.slots or not waiting:
                 continue
-            for name, slots in self.accounts.divide(each.slots - each.used, each.slots, waiting, self.now).items():
+            parts, _ = self.accounts.divide(each.slots - each.used, each.slots, waiting, self.now)
+            for name, slots in parts.items():
                 queue = self.queues[name]
                 if slots and not queue.claiming:
                     queue.claiming = slots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle
 from random import Random
@@ -10,9 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairq.server.engine.dispatch.capacity import Pool, QueueCapacity
 from fairq.server.engine.dispatch.queue_accounts import QueueAccounts
 from fairq.server.engine.dispatch.slot_account import GRAIN_S
+from fairq.server.engine.dispatch.worker_account import WorkerAccount
 
+from .fake_worker import FakeWorker
 from .slots_in_time import CLAIM_S, Queue, Slots, Workers, always
 
 
@@ -164,7 +168,7 @@ def test_all_free_slots_go_to_queues_that_wait(rows: list[tuple[float, bool, int
         accounts.charge(name, running, now, now)
         accounts.set_waiting(name, is_waiting, now)
     waiting = accounts.waiting(names)
-    parts = accounts.divide(free, 0, waiting, now + 1.0)
+    parts, _ = accounts.divide(free, 0, waiting, now + 1.0)
     assert parts.keys() == set(waiting)
     assert sum(parts.values()) == (free if waiting else 0)
     assert min(parts.values(), default=0) >= 0
@@ -246,8 +250,10 @@ def owing(**owed: int) -> QueueAccounts:
 def give(accounts: QueueAccounts, free: int) -> tuple[dict[str, int], dict[str, int]]:
     """Divide slots and reserve them; returns how many each place got, and how many of these are owed."""
     places = accounts.waiting(["many/a", "many/b", "many/c"])
-    parts = {place: slots for place, slots in accounts.divide(free, free, places, 0.0).items() if slots}
-    return parts, {place: accounts.reserve(place, slots, 0.0) for place, slots in parts.items()}
+    parts, owed = accounts.divide(free, free, places, 0.0)
+    for place, slots in parts.items():
+        accounts.reserve(place, slots, 0.0, owed[place])
+    return parts, +Counter(owed)
 
 
 def test_slots_that_are_owed_go_first_but_for_each_eighth() -> None:
@@ -260,6 +266,7 @@ def test_slots_that_are_owed_go_first_but_for_each_eighth() -> None:
         assert others == (n + 1) // 8
         for place in parts:
             accounts.reserve(place, 0, 0.0)
+        accounts.forget_owed("many/a")
         accounts.owe("many/a", 20)
 
 
@@ -269,15 +276,36 @@ def test_of_partitions_that_are_owed_slots_the_one_with_the_fewest_gets_the_next
     assert give(accounts, 7)[1] == {"many/a": 2, "many/b": 4, "many/c": 1}
 
 
+async def test_each_pools_slots_are_owed_by_its_own_division() -> None:
+    """A claim takes slots of several pools. They were divided one after the other, before any was reserved."""
+    accounts, places = QueueAccounts(), ("many/a", "many/b")
+    capacity = QueueCapacity("many/a", accounts)
+    for credit, more in ((3, ()), (1, ("one",))):
+        pool = Pool((*places, *more), accounts)
+        accounts.join(pool.places)
+        pool.join(FakeWorker(WorkerAccount(credit)))
+        capacity.shared.append(pool)
+    for place in places:
+        accounts.set_waiting(place, True, 0.0)
+        accounts.reserve(place, 7, 0.0)  # the next slot goes by the accounts
+        accounts.reserve(place, 0, 0.0)
+    accounts.reserve("many/b", 1, 0.0)
+    accounts.charge("many/b", 9, 0.0, 0.0)
+    accounts.owe("many/a", 2)
+    assert capacity.free(4) == 4
+    capacity.reserve(4)
+    assert (sum(capacity.reserved.values()), capacity.owed) == (4, 2)
+
+
 def test_a_lease_within_a_guarantee_is_charged_to_the_queue_and_due_again_when_it_ends() -> None:
     accounts = owing()
     accounts.join(["many/a", "many/b", "many/c", "one"])
     accounts.set_waiting("one", True, 0.0)
     accounts.charge("many/a", 4, 0.0, 0.0, is_guaranteed=True)
     assert set(accounts.lags("many", 8.0).values()) == {0.0}
-    assert accounts.divide(4, 4, ["many/a", "many/b", "one"], 8.0) == {"many/a": 0, "many/b": 0, "one": 4}
+    assert accounts.divide(4, 4, ["many/a", "many/b", "one"], 8.0)[0] == {"many/a": 0, "many/b": 0, "one": 4}
     accounts.charge("many/a", -1, 0.0, 1.0, is_guaranteed=True)
-    assert accounts.divide(1, 4, ["many/a", "many/b"], 1.0) == {"many/a": 1, "many/b": 0}
+    assert accounts.divide(1, 4, ["many/a", "many/b"], 1.0)[0] == {"many/a": 1, "many/b": 0}
 
 
 def test_a_partition_saves_nothing_up_beside_one_with_guaranteed_tenants_alone() -> None:
@@ -291,8 +319,7 @@ def test_a_partition_saves_nothing_up_beside_one_with_guaranteed_tenants_alone()
     accounts.set_waiting("many/c", True, 60.0)
     assert accounts.lags("many", 60.0) == {"many/b": 0.0, "many/c": 0.0}
     accounts.charge("many/a", -3, 0.0, 60.0, is_guaranteed=True)
-    accounts.reserve("many/a", 3, 60.0)
-    accounts.reserve("many/a", 0, 60.0)
+    accounts.forget_owed("many/a")
     accounts.set_weight("many/a", 1.0, 60.0, 0)
     assert set(accounts.lags("many", 60.0).values()) == {0.0}
 
@@ -302,7 +329,7 @@ def test_partitions_of_which_nothing_is_known_get_equally_many_slots() -> None:
     accounts.join(places)
     for place in places:
         accounts.set_waiting(place, True, 0.0)
-    assert set(accounts.divide(120, 120, places, 0.0).values()) == {10}
+    assert set(accounts.divide(120, 120, places, 0.0)[0].values()) == {10}
 
 
 def test_a_partition_of_unknown_weight_counts_as_the_mean_of_the_others() -> None:
@@ -362,13 +389,13 @@ def test_a_partition_that_waits_no_more_is_owed_no_turn() -> None:
     accounts.serve_soon("a")
     for name in ("b", "a"):
         accounts.set_waiting(name, True, 0.0)
-    assert accounts.divide(1, 1, ["a", "b"], 0.0) == {"a": 0, "b": 1}
+    assert accounts.divide(1, 1, ["a", "b"], 0.0)[0] == {"a": 0, "b": 1}
     accounts.serve_soon("a")
-    assert accounts.divide(1, 1, ["a", "b"], 0.0) == {"a": 1, "b": 0}
+    assert accounts.divide(1, 1, ["a", "b"], 0.0)[0] == {"a": 1, "b": 0}
     accounts.set_waiting("a", False, 0.0)
     accounts.set_waiting("a", True, 0.0)
-    assert accounts.divide(1, 1, ["a", "b"], 0.0) == {"a": 0, "b": 1}
+    assert accounts.divide(1, 1, ["a", "b"], 0.0)[0] == {"a": 0, "b": 1}
     accounts.serve_soon("a")
     accounts.reserve("a", 1, 0.0)
     accounts.reserve("a", 0, 0.0)
-    assert accounts.divide(1, 1, ["a", "b"], 0.0) == {"a": 0, "b": 1}
+    assert accounts.divide(1, 1, ["a", "b"], 0.0)[0] == {"a": 0, "b": 1}

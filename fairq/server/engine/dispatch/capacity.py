@@ -119,6 +119,7 @@ class Pool(Capacity):
     accounts: QueueAccounts
     on_change: dict[str, Callable[[], None]] = field(factory=dict, init=False)  # place -> look at the free slots again
     _parts: dict[str, int] = field(factory=dict, init=False)  # of the free slots, by place
+    _owed: Mapping[str, int] = field(factory=dict, init=False)  # of these parts, those for leases that are owed
     _parts_of: tuple[float, int] = field(default=(-1.0, 0), init=False)  # when, and after how many changes
 
     def part(self, place: str) -> int:
@@ -127,9 +128,20 @@ class Pool(Capacity):
         if self._parts_of != (now, self.accounts.changes):
             waiting = self.accounts.waiting(self.places)
             free = self.free(MAX_LEASES * len(waiting)) if waiting else 0
-            self._parts = self.accounts.divide(free, self.offered, waiting, now) if free else {}
+            self._parts, self._owed = self.accounts.divide(free, self.offered, waiting, now) if free else ({}, {})
             self._parts_of = now, self.accounts.changes
         return self._parts.get(place, 0)
+
+    def reserve(self, place: str, tasks: int, reserved: int) -> tuple[dict[Worker, int], int]:
+        """Reserve slots of a place's part for up to `tasks` tasks, beside those that other pools have for its claim.
+
+        Returns each worker's share, and how many slots are for leases that are owed.
+        """
+        shares = self.share(min(tasks, self.part(place)))
+        slots = sum(shares.values())
+        owed = min(slots, self._owed.get(place, 0))
+        self.accounts.reserve(place, reserved + slots, turn_time(), owed)
+        return shares, owed
 
     def changed(self, worker: Worker) -> None:
         """Note that a worker's credit or room has changed."""
@@ -196,12 +208,14 @@ class QueueCapacity:
         """Add to shares of the queue's own workers those of shared ones, up to `tasks` in all."""
         reserved = 0
         for pool in self.shared:
-            some = pool.share(min(tasks - sum(shares.values()), pool.part(self.place)))
+            some, owed = pool.reserve(self.place, tasks - sum(shares.values()), reserved)
             for worker, share in some.items():
                 worker.account.reserved += share
             reserved += sum(some.values())
-            self.owed += self.accounts.reserve(self.place, reserved, turn_time())
+            self.owed += owed
             shares |= some
+        if reserved:
+            self.accounts.forget_owed(self.place)
 
     def release(self) -> dict[Worker, int]:
         """Release the reserved slots, and return them: call `freed` once the tasks are on workers' accounts."""

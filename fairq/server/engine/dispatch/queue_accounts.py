@@ -44,7 +44,8 @@ under way, its slots stay free for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 
 from attrs import define, field
@@ -173,19 +174,25 @@ class QueueAccounts:
             self.changes += 1
             account.owed += slots
 
-    def reserve(self, place: str, slots: int, now: float) -> int:
-        """Set for how many slots a queue's claim is under way (0: none is); returns how many of them are owed."""
+    def forget_owed(self, place: str) -> None:
+        """Note that a claim of all slots for a place is about to leave: its answer says how many more are owed."""
+        if account := self._queues.get(place):
+            self.changes += 1
+            account.owed = 0
+
+    def reserve(self, place: str, slots: int, now: float, owed: int = 0) -> None:
+        """Set for how many slots a queue's claim is under way (0: none is); `owed` more of them are those owed."""
         if not (levels := self._levels(place)):
-            return 0
-        more, due, levels[0].due = slots - levels[0].reserved, min(levels[0].due, slots), 0
+            return
+        more = slots - levels[0].reserved
+        levels[0].owed -= owed
         for account in levels:
             self.changes += 1
             account.move(now)
             account.reserved += more
             account.given += max(0, more)
             if slots:
-                account.is_soon, account.owed = False, 0
-        return due
+                account.is_soon = False
 
     def set_waiting(self, place: str, is_waiting: bool, now: float) -> None:
         """Set whether a queue waits for slots."""
@@ -230,20 +237,25 @@ class QueueAccounts:
         mean = sum(each.at(now) * each.weight for each in accounts.values()) / weight if accounts else 0.0
         return {name: (mean - each.at(now)) * each.weight for name, each in accounts.items()}
 
-    def divide(self, free: int, slots: int, places: Sequence[str], now: float) -> dict[str, int]:
-        """Divide the free ones of some slots among places that wait: first among queues, then among partitions."""
+    def divide(
+        self, free: int, slots: int, places: Sequence[str], now: float
+    ) -> tuple[dict[str, int], Mapping[str, int]]:
+        """Divide the free ones of some slots among places that wait: first among queues, then among partitions.
+
+        Also returns how many of those of each partition are owed.
+        """
         partitions: dict[str, dict[str, Account]] = {}
         for place in places:
             partitions.setdefault(queue_of(place), {})[place] = self._queues[place]
-        parts = share(free, slots, {queue: self._queue(queue) for queue in partitions}, now)
+        parts, owed = share(free, slots, {queue: self._queue(queue) for queue in partitions}, now), Counter[str]()
         for queue, accounts in partitions.items():
             if whole := self._wholes.get(queue):
                 some = parts.pop(queue)
                 due = share_owed(some - turns(whole.given, some), accounts)
                 rest = share(some - sum(due.values()), slots, accounts, now)
-                for place, account in accounts.items():
-                    account.due, parts[place] = due[place], due[place] + rest[place]
-        return parts
+                owed += due
+                parts |= {place: due[place] + rest[place] for place in accounts}
+        return parts, owed
 
 
 def _queues_with_partitions(places: Iterable[str]) -> list[str]:

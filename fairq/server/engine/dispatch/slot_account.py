@@ -35,7 +35,6 @@ class Account:
     is_soon: bool = False  # it is to be served once out of turn
     guaranteed: int = 0  # of a partition: leases within guarantees, which its account is not charged for
     owed: int = 0  # how many more are due in it
-    due: int = 0  # of the slots that the last division gave it, those for such leases
     is_exempt: bool = False  # all tenants that wait in it are within their guarantees
     given: int = 0  # of a queue with partitions: how many slots it was given
     sets: list[Sequence[str]] = field(factory=list)  # the queues of each set of workers that serve it
