@@ -237,6 +237,21 @@ def test_a_queue_has_its_part_beside_another_however_many_of_its_partitions_wait
     assert errors(of, {"one": 1.0, **dict.fromkeys(names[:active], 1 / active)}, 30.0) < 0.5
 
 
+def test_a_partition_that_tells_of_its_tenants_alone_leaves_the_queue_its_weight() -> None:
+    """What another partition has said of it holds, and no account begins anew."""
+    accounts, places = QueueAccounts(), ["many/a", "many/b"]
+    accounts.join([*places, "one"])
+    accounts.set_weight("many/a", 3.0, 0.0, 1_000)
+    for place in (*places, "one"):
+        accounts.set_weight(place, None, 0.0)
+        accounts.set_waiting(place, True, 0.0)
+        accounts.charge(place, 1, 0.0, 0.0)
+    accounts.charge("many/a", 1, 0.0, 0.0)
+    accounts.set_weight("many/b", None, 10.0, 1_000)
+    assert accounts.lags("many", 10.0) == {"many/a": -5.0, "many/b": 5.0}
+    assert accounts._wholes["many"].weight == 3.0
+
+
 def owing(**owed: int) -> QueueAccounts:
     """Return accounts of a queue with three partitions that wait, and are owed so many slots."""
     accounts, places = QueueAccounts(), ["many/a", "many/b", "many/c"]

@@ -78,7 +78,7 @@ async def test_free_slots_are_divided_by_the_queues_weights_at_once(
     assert 7 <= Counter(task["id"][0] for task in tasks)["a"] <= 9, "four fifths, by what each has had until then"
     await operator.ask("configure", queue="a", settings={"queue_weight": 0.25})
     credit = 10
-    while served.app.queues.dispatchers["a"].capacity.weight != 0.25:  # by a claim
+    while served.app.queues.accounts._queues["a"].weight != 0.25:  # by a claim
         credit += 1
         await worker.ask("credit", credit=credit)
         await worker.pushed()

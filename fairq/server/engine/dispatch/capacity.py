@@ -172,8 +172,6 @@ class QueueCapacity:
     shared: list[Pool] = field(factory=list, init=False)
     reserved: dict[Worker, int] = field(factory=dict, init=False)  # slots for the claim under way
     owed: int = field(default=0, init=False)  # of these, those for tenants below their guarantees alone
-    weight: float = field(default=1.0, init=False)  # of the queue, by its last claim
-    is_by_count: bool = field(default=False, init=False)  # its tenants share tasks, by its last claim
 
     @property
     def workers(self) -> MutableMapping[Worker, int]:
@@ -227,10 +225,6 @@ class QueueCapacity:
     def unreserve(self, worker: Worker) -> None:
         """Free the slots of a worker that leaves: it may serve other places before the claim under way is answered."""
         worker.account.reserved -= self.reserved.pop(worker, 0)
-
-    def apply_weight(self, competing: float | None = None) -> None:
-        """Set the weight of this queue in the account of the queues; `competing` as in `QueueAccounts.set_weight`."""
-        self.accounts.set_weight(self.place, self.weight, turn_time(), competing, is_by_count=self.is_by_count)
 
     def changed(self, worker: Worker) -> None:
         """Note that a worker's room has changed."""

@@ -147,10 +147,10 @@ class ClaimCalls:
     def _note(self, claim: Claim, now: float) -> None:
         """Note what a claim says about times and the queue."""
         self.clock.set(claim.now_ms, now)
-        self.capacity.weight, self.capacity.is_by_count = claim.queue_weight, claim.is_by_count
         if self.capacity.shared:
-            self.capacity.accounts.owe(self.place, claim.owed)
-            self.capacity.apply_weight(claim.tenants_weight)
+            accounts, by_count = self.capacity.accounts, claim.is_by_count
+            accounts.owe(self.place, claim.owed)
+            accounts.set_weight(self.place, claim.queue_weight, now, claim.tenants_weight, is_by_count=by_count)
         self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
         if claim.tick_in_ms is not None:
             self.ticker.tick_within(self.place, claim.tick_in_ms)

@@ -122,7 +122,7 @@ class Dispatcher:
     def weigh(self, competing: int) -> None:
         """Note the weight of the tenants that compete in this partition."""
         if self.capacity.shared:
-            self.capacity.apply_weight(competing)
+            self.accounts.set_weight(self.place, None, turn_time(), competing)
 
     def serve_soon(self) -> None:
         """Note that a tenant has begun to wait, unless a claim is under way: it left later, and finds the tenant."""
@@ -189,7 +189,7 @@ class Dispatcher:
         """Start to give tasks to workers that serve other queues, too."""
         self.capacity.shared.append(pool)
         self.room, self.claiming.shared = self.capacity, self.accounts.pace
-        self.capacity.apply_weight()
+        self.accounts.set_weight(self.place, None, turn_time())
         pool.on_change[self.place] = self.look
 
     def look(self) -> None:

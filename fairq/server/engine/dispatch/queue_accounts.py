@@ -107,22 +107,29 @@ class QueueAccounts:
         return min(waiting) if waiting else max((each.at(now) for each in beside), default=0.0)
 
     def set_weight(
-        self, place: str, weight: float, now: float, competing: float | None = None, *, is_by_count: bool = False
+        self,
+        place: str,
+        weight: float | None,
+        now: float,
+        competing: float | None = None,
+        *,
+        is_by_count: bool | None = None,
     ) -> None:
-        """Set a queue's weight; `competing`: that of the tenants of this partition that compete, None: as before.
+        """Set a queue's weight, and that of the tenants of this partition that compete; None: as before.
 
         `is_by_count`: these tenants share tasks, not time.
         """
         if not (levels := self._levels(place)):
             return
         account, queue = levels[0], levels[-1]
-        if queue.weight != weight:
+        if weight is not None and queue.weight != weight:
             queue.weight = weight
             self._restart(now)
         if account is not queue:
             if competing is not None:
                 self._set_competing(place, account, competing, now)
-            account.is_by_count = is_by_count
+            if is_by_count is not None:
+                account.is_by_count = is_by_count
             account.move(now)
             account.weight = self.part(place)
 
