@@ -81,12 +81,12 @@ local function serve_packed(call, round)
     local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =
       struct.unpack(NAMED, account)
     if is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then break end
-    local has_room = weight * slots_per_weight - leased >= 1
+    local own_room = weight * slots_per_weight - leased
     place, of_time[time] = place + 1, round.next_of_same_time[tag]
     time = times[place]
-    if has_room or wanted - count > kept then
-      if has_room then kept = kept - 1 end
+    if own_room >= 1 or wanted - count > kept then
       if not time then often = math.min(wanted - count, ready - 1) end
+      if own_room >= 1 then kept = kept - math.min(often, math.floor(own_room)) end
       local vtime = base + (leased * at - starts) / weight
       if vtime > level then level = vtime end
       starts, leased, ready = starts + often * at, leased + often, ready - often

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -65,6 +66,21 @@ def test_a_settlement_leaves_what_is_too_much_for_one_call(
     if settlements:
         assert set(queue.settle(*settlements)) == {"ok"}
     Keyspace(queue).check()
+
+
+def test_a_claim_gives_the_last_tenant_more_than_its_share_in_the_same_round(queue: Queue) -> None:
+    """The tenant's share of the slots has room for all of its tasks, then for half of them."""
+    ran = []
+    for weight in (200, 1000):
+        other = Queue(queue.client, f"fq:{{{weight}/0}}")
+        other.call("make_queue")
+        other.call("set_weight", "ada", weight)
+        other.enqueue("ada", "a1", "a2")
+        other.enqueue("bob", *"bcdef")
+        other.claim(2)
+        ran.append(run_by(queue, partial(other.claim, 5)))
+        assert other.queue_state()["leased"] == 7
+    assert ran[1] <= ran[0]
 
 
 def test_a_batch_that_is_cancelled_goes_a_few_tasks_at_a_time(queue: Queue) -> None:
