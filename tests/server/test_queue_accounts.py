@@ -271,7 +271,7 @@ def give(accounts: QueueAccounts, free: int) -> tuple[dict[str, int], dict[str, 
     return parts, +Counter(owed)
 
 
-def test_slots_that_are_owed_go_first_but_for_each_eighth() -> None:
+def test_slots_that_are_owed_go_first_but_for_an_eighth_of_the_leases() -> None:
     parts, due = give(owing(a=20), 16)
     assert (sum(parts.values()), due["many/a"]) == (16, 14)
     accounts, others = owing(a=20), 0
@@ -285,9 +285,22 @@ def test_slots_that_are_owed_go_first_but_for_each_eighth() -> None:
         accounts.owe("many/a", 20)
 
 
+@pytest.mark.parametrize(
+    ("guaranteed", "others", "free", "owed"), [(0, 2, 6, 6), (7, 0, 1, 0), (6, 1, 1, 1), (7, 8, 9, 9), (20, 0, 4, 1)]
+)
+def test_others_that_have_their_eighth_of_the_leases_get_no_slot_that_is_owed(
+    guaranteed: int, others: int, free: int, owed: int
+) -> None:
+    accounts = owing(a=20)
+    accounts.charge("many/a", guaranteed, 0.0, 0.0, is_guaranteed=True)
+    accounts.charge("many/b", others, 0.0, 0.0)
+    assert sum(give(accounts, free)[1].values()) == owed
+
+
 def test_of_partitions_that_are_owed_slots_the_one_with_the_fewest_gets_the_next() -> None:
     accounts = owing(a=9, b=9, c=1)
     accounts.charge("many/a", 2, 0.0, 0.0, is_guaranteed=True)
+    accounts.charge("many/c", 1, 0.0, 0.0)
     assert give(accounts, 7)[1] == {"many/a": 2, "many/b": 4, "many/c": 1}
 
 

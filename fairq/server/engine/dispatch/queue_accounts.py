@@ -29,11 +29,12 @@ tenants share tasks and not time, a weight counts as many times as the partition
 as many tasks as their tenants weigh.
 
 Guarantees go before shares, whatever partitions their tenants are in. A claim says how many more leases its partition
-*owes* to tenants below their guarantees; one more is owed when a lease within a guarantee ends. Of the queue's next
-slots seven of eight go where leases are owed, and serve no other tenants. The queue as a whole pays for such leases,
-not the account of the partition, or the tenants beside them would get less than others. While no tenant competes in a
-partition, its next slot by the accounts would be its guaranteed tenants', too: so their leases count there, and the
-partition, which is *exempt* from the others' accounts, begins to wait anew when that is over.
+*owes* to tenants below their guarantees; one more is owed when a lease within a guarantee ends. The queue's next slots
+go where leases are owed, and serve no other tenants, but for an eighth of its leases, which go by the accounts. The
+queue as a whole pays for leases within guarantees, not the account of the partition, or the tenants beside them would
+get less than others. While no tenant competes in a partition, its next slot by the accounts would be its guaranteed
+tenants', too: so their leases count there, and the partition, which is *exempt* from the others' accounts, begins to
+wait anew when that is over.
 
 The slots of workers with one queue are that queue's own: they are not counted. A server counts what it gave itself.
 Each server does so alone: over all servers a queue may be behind by a lease for each.
@@ -52,7 +53,9 @@ from attrs import define, field
 
 from fairq.model.places import is_partition, queue_of
 from fairq.server.engine.dispatch.claiming import SharedPace
-from fairq.server.engine.dispatch.slot_account import Account, share, share_owed, turns
+from fairq.server.engine.dispatch.slot_account import Account, share, share_owed
+
+_OTHERS = 8  # one of so many leases of a queue is given by the accounts, whatever is owed
 
 
 @define(eq=False)
@@ -256,13 +259,24 @@ class QueueAccounts:
             partitions.setdefault(queue_of(place), {})[place] = self._queues[place]
         parts, owed = share(free, slots, {queue: self._queue(queue) for queue in partitions}, now), Counter[str]()
         for queue, accounts in partitions.items():
-            if whole := self._wholes.get(queue):
+            if queue in self._wholes:
                 some = parts.pop(queue)
-                due = share_owed(some - turns(whole.given, some), accounts)
+                due = share_owed(some - self._others(queue, some), accounts)
                 rest = share(some - sum(due.values()), slots, accounts, now)
                 owed += due
                 parts |= {place: due[place] + rest[place] for place in accounts}
         return parts, owed
+
+    def _others(self, queue: str, free: int) -> int:
+        """Return how many of its next slots a queue gives by the accounts, so that these have an eighth of its leases.
+
+        Where that is no whole number, it is the next one as often as is right.
+        """
+        whole = self._wholes[queue]
+        leases = whole.running + whole.reserved
+        guaranteed = sum(each.guaranteed for name, each in self._queues.items() if queue_of(name) == queue)
+        due = (leases + free + whole.given % _OTHERS) // _OTHERS
+        return min(free, max(0, due - (leases - guaranteed)))
 
 
 def _queues_with_partitions(places: Iterable[str]) -> list[str]:

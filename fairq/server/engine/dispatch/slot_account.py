@@ -15,7 +15,6 @@ _Place = tuple[float, int, str, float, int]  # virtual time, when it began to wa
 GRAIN_S = 0.01
 _SHORTEST_S = 0.001  # how long a lease counts at least
 _SOON = 1.5
-_OTHERS = 8  # of so many slots of a queue one goes by the accounts, whatever guarantees are owed
 _LATEST = 0.1  # the weight of a queue's latest lease in its usual length
 
 
@@ -35,8 +34,8 @@ class Account:
     is_soon: bool = False  # it is to be served once out of turn
     guaranteed: int = 0  # of a partition: leases within guarantees, which its account is not charged for
     owed: int = 0  # how many more are due in it
-    is_exempt: bool = False  # all tenants that wait in it are within their guarantees
     given: int = 0  # of a queue with partitions: how many slots it was given
+    is_exempt: bool = False  # all tenants that wait in it are within their guarantees
     sets: list[Sequence[str]] = field(factory=list)  # the queues of each set of workers that serve it
     _mean: float = 0.0  # of the lengths of its leases, the latest counting most
     _square: float = 0.0  # and of their squares
@@ -97,11 +96,6 @@ class Account:
         part = _LATEST if self._mean else 1.0
         self._mean += part * (length - self._mean)
         self._square += part * (length * length - self._square)
-
-
-def turns(given: int, free: int) -> int:
-    """Return how many of the next slots of a queue go by the accounts, whatever its guarantees are."""
-    return (given + free) // _OTHERS - given // _OTHERS
 
 
 def share_owed(free: int, accounts: Mapping[str, Account]) -> Counter[str]:
