@@ -119,7 +119,7 @@ def share(free: int, slots: int, accounts: Mapping[str, Account], now: float) ->
         in_a_row = int(slots * GRAIN_S / one_s) if each.is_known else 1
         by_then = each.expected_vtime(now, one_s)
         if each.is_exempt:
-            by_then = max(by_then, least) + each.guaranteed * one_s / each.weight
+            by_then = max(by_then, least) + each.guaranteed * one_s / 2 / each.weight  # half of each is left
         line.append((by_then, each.waits, name, one_s / each.weight, max(1, in_a_row)))
     parts = dict.fromkeys(accounts, 0)
     free -= _take_soon(free, line, accounts, parts)
